@@ -13,6 +13,7 @@ from faults.machine import CPUS
 from faults.runner import Kept, kept
 from faults.setting import Setting
 from trainobs.analysis.summary import summarize
+from trainobs.replay.changes import KNOWN
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.verdict import Cause, VerdictKind
 
@@ -25,8 +26,8 @@ WHY_NOT = "why-not"
 REAL = 1.2
 """Gain of a remedy from which on a fault is real."""
 
-AS_REMEDY = {"cpus", "gc", "memory", "python_threads", "straggler"}
-"""Changes that the remedy of a case makes: of something outside the training, or of its code."""
+OUTSIDE = {"cpus"}
+"""Changes that a replay knows, of something outside the training."""
 
 LOSES = 1 / 1.05
 """Gain of advice below which it does harm."""
@@ -133,7 +134,7 @@ def advised(case: Case, folder: Path) -> tuple[Setting, Path] | None:
     if fault is None:
         return None
     advice = summarize(RunLog.open(fault.run_dir))["verdict"]["run"]["advice"]
-    if advice is None or advice["change"].keys() & AS_REMEDY:
+    if advice is None or _is_remedy(advice["change"]):
         return None
     change = advice["change"]
     try:
@@ -153,7 +154,7 @@ def _advice(case: Case, verdict: Mapping[str, Any], folder: Path) -> dict[str, A
         return {}
     change = verdict["advice"]["change"]
     found: dict[str, Any] = {"change": change, "predicted": verdict["advice"]["gain"]}
-    if change.keys() & AS_REMEDY:
+    if _is_remedy(change):
         gain = measured_gain(folder / FAULT, folder / REMEDY)
         return found | ({"gain": gain} if gain else {})
     try:
@@ -179,6 +180,11 @@ def measured_gain(before: Path, after: Path) -> float | None:
 def again(place: Path) -> Path:
     """Where a second run of the same is kept."""
     return place.with_name(f"{place.name}-again")
+
+
+def _is_remedy(change: Mapping[str, Any]) -> bool:
+    """Whether the remedy of a case makes a change: outside the training, or in its own code."""
+    return bool(change.keys() & OUTSIDE or change.keys() - KNOWN.keys())
 
 
 def _place(folder: Path, change: Mapping[str, Any]) -> Path:

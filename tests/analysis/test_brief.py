@@ -32,7 +32,8 @@ from trainobs.core.labels import LABELS
 from trainobs.core.records import SETUP
 from trainobs.report import brief, page, tables
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict import causes, cpus, evidence, record
+from trainobs.verdict import causes, cpus, evidence
+from trainobs.verdict import metric_names as names
 
 MS = 1e6
 NOW = 1_700_000_000_000_000_000 + 3600 * 10**9
@@ -352,19 +353,19 @@ def test_the_newest_run_of_a_directory_is_named(tmp_path):
 
 
 def test_everything_that_evidence_may_be_has_a_name_for_people():
-    names = {*evidence.HELD_UP, *evidence.OFF_CPU, record.START}
-    names |= {*record.PHASES, *record.SPLIT, *record.SLEEPS}
+    shown = {*evidence.HELD_UP, *evidence.OFF_CPU, names.START}
+    shown |= {*names.PHASES, *names.SPLIT, *names.SLEEPS}
     for metrics in (*evidence._METRICS_OF.values(), *evidence._PARTS_OF.values()):
-        names |= {*metrics}
-    names |= {
+        shown |= {*metrics}
+    shown |= {
         *causes._CONTENTION,
         *cpus._WAITING,
         *cpus._USING,
         "sched/main_offcpu_ns",
         "io/fsync_ns",
     }
-    names |= {"io/checkpoint_write_ns", "sched/main_iowait_ns", "sched/worker_iowait_ns"}
-    assert sorted(names - LABELS.keys()) == [record.NAMED]  # which evidence tells one by one
+    shown |= {"io/checkpoint_write_ns", "sched/main_iowait_ns", "sched/worker_iowait_ns"}
+    assert sorted(shown - LABELS.keys()) == [names.NAMED]  # which evidence tells one by one
 
 
 @pytest.mark.parametrize("make", [loader_bound, with_names_of_any_kind])

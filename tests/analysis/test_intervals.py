@@ -12,7 +12,7 @@ import scipy  # `scipy.signal` takes a second to import: only where it is used
 from trainobs.analysis.comparison import Intervals
 from trainobs.analysis.part_means import RunMeans
 from trainobs.analysis.welch import estimate, half_width, relative
-from trainobs.verdict.record import STEP
+from trainobs.verdict.metric_names import STEP
 
 PAIRS = 400
 HELD = 0.95 - 2.5 * math.sqrt(0.95 * 0.05 / PAIRS)

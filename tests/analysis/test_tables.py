@@ -259,7 +259,7 @@ def test_host_memory_is_shown_beside_tables_that_are_in_it(tmp_path):
     path = write_run(tmp_path / "run", step__duration_ns=[1e9] * 5, **seen)
     page = [" ".join(line.split()) for line in page_of(path)]
     at = page.index("Host memory, where tables are, in a step")
-    assert page[at + 1] == "major faults of the training process 2.5"
+    assert page[at + 1] == "page faults that read from a device 2.5"
     assert not page[at + 2].startswith("freeing memory")
     device = replace(USER, placement="hbm")
     path = write_run(tmp_path / "gpu", tables=(device, ITEM), step__duration_ns=[1e9] * 5, **seen)

@@ -13,10 +13,10 @@ from trainobs.analysis.comparison import compare
 from trainobs.analysis.part_means import RunMeans, parts_of
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.summary import summarize
-from trainobs.report import brief, facts, page
+from trainobs.report import brief, brief_lines, page
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.record import LOADER as LOADER_WAIT
-from trainobs.verdict.record import SPLIT, START
+from trainobs.verdict.metric_names import LOADER as LOADER_WAIT
+from trainobs.verdict.metric_names import SPLIT, START
 
 MS = 1e6
 
@@ -87,11 +87,11 @@ def test_shares_of_what_was_waited_for_never_add_up_to_more_than_all(seed):
     waited = rng.exponential(10.0 ** rng.integers(6, 9))
     taking = rng.exponential(10.0 ** rng.integers(4, 8))
     step = {"mean_ns": 2 * waited, "waited": parts, "parts": {LOADER_WAIT: waited, TAKING: taking}}
-    summary = {"loader": None, "workers": [], "step": {**step, "first_is_out": False}}
+    summary = {"loader": None, "step": {**step, "first_is_out": False}}
     nothing = {"unnamed_bytes": None, "metrics": {}, "latency": {}, "level": "timing"}
     (line,) = (
         line
-        for line in facts.loader_and_storage({**summary, **nothing, "attached": None}, 2)
+        for line in brief_lines.loader_and_storage({**summary, **nothing, "attached": None}, 2)
         if line.startswith("Loader: waited for")
     )
     shares = [float(share) for share in re.findall(r"([\d.]+) %", line)]

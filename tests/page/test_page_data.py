@@ -12,7 +12,7 @@ from trainobs.analysis.view import RunView
 from trainobs.core.errors import RunLogError
 from trainobs.report import page_data
 from trainobs.report.page_data import page_json
-from trainobs.verdict.record import NAMED, PHASES, STEP, VALIDATION
+from trainobs.verdict.metric_names import NAMED, PHASES, STEP, VALIDATION
 
 
 def steps_of(run) -> int:

@@ -14,10 +14,9 @@ from trainobs.replay.changes import (
     SLOWER,
     SYNCHRONIZING,
     Change,
-    examples,
-    parse,
     with_changes,
 )
+from trainobs.replay.parsing import examples, parse
 
 BUSY = np.zeros(STEPS) + 30 * MS
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.replay.constructed import MS, STEPS, step_ms
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import Change, is_possible, with_changes
+from trainobs.replay.changes import KNOWN, Change, with_changes
 from trainobs.replay.trace import BATCH, FEWEST, NEEDED, Trace, trace_of
 
 
@@ -84,10 +84,10 @@ def test_storage_that_other_threads_may_have_read_is_gone_or_not():
     for change, left in ((Change("cached", 0.0), 10), (Change("device", 2.0), 15)):
         sleeps = [after.make_sleep.mean() / MS for after in with_changes(trace, [change])]
         assert sleeps == pytest.approx([20, left])
-    assert is_possible("latency", trace)
+    assert KNOWN["latency"].is_possible(trace)
     mostly = traced(slept | reads | {"io/data_read_ns": np.full(STEPS, 15 * MS)})
     assert mostly is not None
-    assert not is_possible("latency", mostly), "that sleep is storage"
+    assert not KNOWN["latency"].is_possible(mostly), "that sleep is storage"
     own = traced(slept | reads | {"batch/device_ns": np.full(STEPS, 10 * MS)})
     assert own is not None
     assert own.others_read == 0, "makers of batches slept for these"

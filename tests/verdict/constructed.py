@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainobs.verdict.record import PHASES, STEP, Record
+from trainobs.verdict.metric_names import PHASES, STEP
+from trainobs.verdict.record import Record
 from trainobs.verdict.rules import judge
 from trainobs.verdict.verdict import Facts, Verdict
 

@@ -9,8 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from tests.verdict.constructed import MS, TWO_CPUS, columns, split
+from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import KNOWN
+from trainobs.replay.parsing import parse
 from trainobs.verdict import advice
+from trainobs.verdict.parts import Situation, parts_of
 from trainobs.verdict.record import Record
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import notes
@@ -68,3 +71,30 @@ def test_a_larger_quota_is_advised_where_its_size_is_known_of_all_the_run(
     now = SimpleNamespace(replay=object(), facts=facts)
     list(advice._replayed(VerdictKind.COMPUTE, Cause.QUOTA, now))
     assert tried == told
+
+
+NOT_REPLAYED = {"gc", "memory", "python_threads", "straggler", "tensors_per_batch"}
+
+
+def test_each_change_that_is_advised_says_whether_a_replay_takes_it():
+    replay = SimpleNamespace(
+        predict=lambda changes: SimpleNamespace(gain=(1.5, 2.0)), can_try=lambda name: True
+    )
+    facts = replace(TWO_CPUS, quota=True, tensors=40, others_wait_ns={1: 0.0})
+    record = Record()
+    record.add(columns())
+    now = Situation(record.mean(), parts_of(record.mean(), facts), facts, replay)
+    given = [advice._fewer_tensors(now)]
+    for kind in VerdictKind:
+        for cause in (None, *Cause):
+            given += advice._replayed(kind, cause, now)
+            given += advice._by_share(kind, cause, now)
+    assert {name for one in given for name in one.change} - KNOWN.keys() == NOT_REPLAYED
+    for one in given:
+        assert one.can_be_replayed == NOT_REPLAYED.isdisjoint(one.change)
+        words = [name if value is True else f"{name}={value}" for name, value in one.change.items()]
+        if one.can_be_replayed:
+            assert len(parse(words)) == 1
+        else:
+            with pytest.raises(TrainobsError):
+                parse(words)

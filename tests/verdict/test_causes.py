@@ -11,9 +11,7 @@ from tests.verdict.constructed import (
     IN_STEP,
     MARKS,
     MS,
-    SPLIT,
     TWO_CPUS,
-    WAITING,
     split,
     verdict_on,
 )
@@ -46,78 +44,6 @@ def test_what_collects_garbage_as_it_makes_batches_is_no_transform():
     assert found.advice.change == {"gc": False}
     elsewhere = verdict_on(main, **made, python__gc_ns=90 * MS)  # in the step, maybe
     assert elsewhere.cause is Cause.TRANSFORM
-
-
-def test_what_waited_for_a_cpu_was_not_handed_over_late():
-    late = split(handover=100)
-    queued = {"sched__wait_runqueue_ns": 70 * MS, "sched__main_runqueue_ns": 71 * MS}
-    assert verdict_on(**late, **queued).cause is Cause.CPU
-    taken = {"sched__wait_runqueue_ns": 30 * MS, "sched__main_runqueue_ns": 31 * MS}
-    both = verdict_on(**late, **taken, sched__worker_runqueue_ns=40 * MS)
-    assert both.cause is None  # as much as all of it, or as little as 30 of 100
-
-
-@pytest.mark.parametrize(
-    ("kept", "worker_cpu", "made", "cause"),
-    [
-        (95, 5, 3, None),  # the next batch is made asleep, and the worker holds its lock
-        (95, 99, 97, None),  # it is computed
-        (95, 99, 5, Cause.HANDOVER),  # and the worker pickles for 94
-        (30, 99, 5, Cause.HANDOVER),
-    ],
-)
-def test_what_a_worker_may_keep_while_it_makes_the_next_batch_is_no_hand_over(
-    kept, worker_cpu, made, cause
-):
-    known = {"batch__kept_ns": kept * MS, "batch__made_compute_ns": made * MS}
-    late = split(handover=100) | known | {"sched__worker_cpu_ns": worker_cpu * MS}
-    assert verdict_on(**late).cause is cause
-
-
-@pytest.mark.parametrize(
-    ("worker_cpu", "off", "cause"),
-    [
-        (99, 97, Cause.HANDOVER),  # workers pickle
-        (5, 97, None),  # a sampler sleeps in the training thread
-        (40, 97, None),
-        (40, 30, Cause.FETCH),  # or computes for 70
-    ],
-)
-def test_what_nobody_computes_for_is_no_hand_over(worker_cpu, off, cause):
-    """The batch is made, and the training thread in `next`: it may do anything there."""
-    late = split(handover=100) | {"batch__made_compute_ns": 4 * MS}
-    computed = {"sched__worker_cpu_ns": worker_cpu * MS, "sched__wait_offcpu_ns": off * MS}
-    assert verdict_on(**late, **computed).cause is cause
-    if cause is Cause.HANDOVER:
-        assert verdict_on(**late, **computed, batch__sleep_ns=50 * MS).cause is None
-
-
-def test_a_sampler_that_computes_a_little_is_no_hand_over():
-    short = {"loader__wait_ns": 2.9 * MS, "loader__handover_ns": 2.9 * MS}
-    none = {"phase__backward_ns": 0.0, "phase__optimizer_ns": 0.0, "phase__forward_ns": 0.5 * MS}
-    parts = {f"loader__{part}_ns": 0.0 for part in SPLIT if part != "handover"}
-    late = short | none | parts | {"sched__wait_offcpu_ns": 0.1 * MS, "batch__made_compute_ns": 0.0}
-    assert verdict_on(**late, sched__worker_cpu_ns=0.3 * MS).cause is None
-    assert verdict_on(**late, sched__worker_cpu_ns=2 * MS).cause is Cause.HANDOVER
-
-
-@pytest.mark.parametrize(
-    ("tensors", "cause"),
-    [
-        (None, Cause.FETCH),
-        (2, Cause.FETCH),
-        (600, None),  # they take 30 ms or more of 70
-        (1400, Cause.HANDOVER),
-    ],
-)
-def test_tensors_that_are_taken_over_one_by_one_are_no_sampler(tensors, cause):
-    late = split(handover=100) | {"batch__made_compute_ns": 4 * MS}
-    computed = {"sched__worker_cpu_ns": 40 * MS, "sched__wait_offcpu_ns": 30 * MS}
-    verdict = verdict_on(replace(TWO_CPUS, tensors=tensors), **late, **computed)
-    assert verdict.cause is cause
-    if cause is Cause.HANDOVER:
-        assert verdict.advice.change == {"tensors_per_batch": 1}
-        assert "1400 tensors of a batch" in verdict.advice.text
 
 
 def test_workers_that_start_with_each_epoch_are_no_hand_over():
@@ -308,12 +234,6 @@ def test_what_workers_spend_on_memory_is_no_time_of_the_training_thread():
     assert verdict_on(**freed, memory__main_reclaim_ns=40 * MS).cause is Cause.RECLAIM
 
 
-def test_a_worker_that_computes_hands_over_late_which_is_no_hand_over():
-    late = split(handover=100) | {"sched__worker_cpu_ns": 99 * MS, "batch__made_compute_ns": 0.0}
-    assert verdict_on(**late, batch__compute_ns=90 * MS).cause is None
-    assert verdict_on(**late, batch__compute_ns=1 * MS).cause is Cause.HANDOVER
-
-
 def test_a_wait_for_threads_that_do_nothing_is_sleep_and_for_those_that_compute_is_not():
     waits = IN_STEP | {"phase__forward_ns": 98 * MS}  # of it 61 for other threads
     idle = verdict_on(**waits, sched__thread_cpu_ns=1 * MS)
@@ -360,42 +280,6 @@ def test_a_lock_that_nobody_held_while_computing_is_not_the_interpreter_s():
     assert verdict_on(**waits, sched__thread_cpu_ns=60 * MS).cause is Cause.INTERPRETER
     polled = verdict_on(**waits, sched__thread_cpu_ns=2 * MS)
     assert (polled.kind, polled.cause) == (VerdictKind.SLEEP, Cause.UNKNOWN)
-
-
-def test_taking_over_batches_is_nothing_to_remedy():
-    short = {
-        "phase__forward_ns": 1 * MS,
-        "phase__backward_ns": 1 * MS,
-        "phase__optimizer_ns": 0.1 * MS,
-        "phase__transfer_ns": 0.0,
-        "phase__other_ns": 0.1 * MS,
-        "loader__wait_ns": 0.7 * MS,
-        "sched__main_offcpu_ns": 0.7 * MS,
-    }
-    assert verdict_on(**short, sched__wait_offcpu_ns=0.1 * MS).kind is VerdictKind.COMPUTE
-    short["sched__main_runqueue_ns"] = 0.0
-    assert verdict_on(**short, sched__wait_offcpu_ns=0.7 * MS).kind is VerdictKind.LOADER
-
-
-@pytest.mark.parametrize(
-    ("off", "cause"),
-    [(20, Cause.FETCH), (98, None)],  # asleep, or without a CPU, for so long of 100 ms
-)
-def test_what_the_training_thread_computes_in_a_wait_is_no_hand_over(off, cause):
-    late = split(handover=100) | {"sched__wait_offcpu_ns": off * MS}
-    late |= {"sched__worker_cpu_ns": 99 * MS, "batch__made_compute_ns": 0.0}
-    assert verdict_on(**late).cause is (cause or Cause.HANDOVER)
-    unknown = replace(TWO_CPUS, workers=None)  # a loader of one's own
-    assert verdict_on(unknown, **WAITING, sched__wait_offcpu_ns=off * MS).cause is cause
-
-
-def test_to_take_a_batch_over_is_no_fetch():
-    short = {"loader__wait_ns": 3 * MS, "loader__handover_ns": 3 * MS, "phase__forward_ns": 2 * MS}
-    none = {"phase__backward_ns": 0.0, "phase__optimizer_ns": 0.0, "phase__other_ns": 0.0}
-    parts = {f"loader__{part}_ns": 0.0 for part in SPLIT if part != "handover"}
-    computed = {"sched__worker_cpu_ns": 2 * MS, "batch__made_compute_ns": 0.0}
-    verdict = verdict_on(**short | none | parts, **computed, sched__wait_offcpu_ns=0.5 * MS)
-    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, Cause.HANDOVER)
 
 
 def test_collectives_of_a_loop_that_marks_nothing_are_in_no_phase():

@@ -8,8 +8,9 @@ from math import nan
 import pytest
 
 from tests.verdict.constructed import MS, TWO_CPUS, WAITING, columns, verdict_on
+from trainobs.verdict.metric_names import SLEEPS
 from trainobs.verdict.parts import parts_of
-from trainobs.verdict.record import SLEEPS, Record
+from trainobs.verdict.record import Record
 from trainobs.verdict.verdict import Cause, VerdictKind
 
 

@@ -177,6 +177,20 @@ def test_what_was_advised_is_found_and_its_gain_measured(faults, monkeypatch, tm
     assert found["result"] == "right"
 
 
+@pytest.mark.parametrize(
+    ("change", "by_remedy"),
+    [({"cpus": 2.0}, True), ({"gc": False}, True), ({"workers": 2}, False), ({"cached": 1}, False)],
+)
+def test_a_change_outside_the_training_or_in_its_code_is_made_by_the_remedy(
+    faults, tmp_path, change, by_remedy
+):
+    keep(tmp_path / "fault", 80.0)
+    keep(tmp_path / "remedy", 20.0)
+    case = faults("cases").CASES["far_one_worker"]
+    verdict = verdict_of("loader-bound", None, advice={"change": change, "gain": [2.0, None]})
+    assert (faults("judge")._advice(case, verdict, tmp_path).get("gain") == 4.0) is by_remedy
+
+
 def test_a_prediction_is_held_against_all_rounds(faults, monkeypatch, tmp_path):
     predictions = faults("predictions")
     told = SimpleNamespace(predict=lambda run_dir, change: SimpleNamespace(low=40e6, high=50e6))

@@ -7,16 +7,9 @@ import pytest
 
 from tests.verdict.constructed import MS, columns
 from trainobs.core.records import SETUP, StepTable
-from trainobs.verdict.record import (
-    BLOCKS,
-    INPUTS,
-    STEP,
-    WINDOW,
-    WINDOWS,
-    FirstSteps,
-    Record,
-    batch_columns,
-)
+from trainobs.verdict.batch_columns import batch_columns
+from trainobs.verdict.metric_names import INPUTS, STEP
+from trainobs.verdict.record import BLOCKS, WINDOW, WINDOWS, FirstSteps, Record
 
 
 def filled(steps: int, piece: int, **changed: object) -> Record:

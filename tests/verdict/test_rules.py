@@ -23,7 +23,8 @@ from tests.verdict.constructed import (
     verdict_on,
 )
 from trainobs.verdict import advice
-from trainobs.verdict.record import INPUTS, PHASES, STEP, Record
+from trainobs.verdict.metric_names import INPUTS, PHASES, STEP
+from trainobs.verdict.record import Record
 from trainobs.verdict.rules import judge, why_no_replay
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind, facts_from

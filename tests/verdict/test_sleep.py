@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.verdict.constructed import MARKS, MS, STEPS, TWO_CPUS, columns, every, verdict_on
-from trainobs.verdict.record import STEP, Record
+from trainobs.verdict.metric_names import STEP
+from trainobs.verdict.record import Record
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import sentence
 from trainobs.verdict.verdict import VerdictKind

@@ -8,7 +8,8 @@ from math import nan
 import pytest
 
 from tests.verdict.constructed import MS, STEPS
-from trainobs.verdict.record import STEP, Record, StepInputs
+from trainobs.verdict.metric_names import STEP
+from trainobs.verdict.record import Record, StepInputs
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, notes, sentence
 from trainobs.verdict.verdict import Cause, Facts, Verdict, VerdictKind, facts_from

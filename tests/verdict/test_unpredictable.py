@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.verdict.constructed import MS, TWO_CPUS
-from trainobs.verdict.record import INPUTS, Sample
+from trainobs.verdict.metric_names import INPUTS
+from trainobs.verdict.record import Sample
 from trainobs.verdict.unpredictable import unpredictable
 
 FIRST, LATER = 20, 60

@@ -29,14 +29,7 @@ from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import KERNEL
 from trainobs.runlog.whole import whole_table
-from trainobs.verdict.record import (
-    CHECKPOINT,
-    NAMED,
-    PHASES,
-    SPLIT,
-    STEP,
-    VALIDATION,
-)
+from trainobs.verdict.metric_names import CHECKPOINT, NAMED, PHASES, SPLIT, STEP, VALIDATION
 
 TRAIN_STEP = "train_step_ns"
 """A step without validation and checkpoints, whose share depends on how long an epoch is."""

@@ -37,13 +37,17 @@ from measured import (
     Study,
 )
 
-from trainobs.verdict.record import (
+from trainobs.verdict.metric_names import (
     CHECKPOINT,
     COMPUTE,
+    HANDOVER,
     LOADER,
+    LOADER_COMPUTE,
+    LOADER_CPU_WAIT,
+    LOADER_DEVICE,
+    LOADER_SLEEP,
     LOGGING,
     OTHER,
-    SPLIT,
     STEP,
     TRANSFER,
     VALIDATION,
@@ -52,11 +56,11 @@ from trainobs.verdict.record import (
 MS, MB, PERCENT = 1e-6, 1e-6, 100
 
 WAITS: dict[str, Part] = {
-    "data: from the disk": (SPLIT[0], "#D55E00", ""),
-    "data: loader has no CPU": (SPLIT[1], "#F0E442", "//"),
-    "data: loader computes": (SPLIT[2], "#E69F00", ""),
-    "data: loader asleep": (SPLIT[3], "#8C510A", ".."),
-    "data: hand-over": (SPLIT[4], "#F6C9A0", ""),
+    "data: from the disk": (LOADER_DEVICE, "#D55E00", ""),
+    "data: loader has no CPU": (LOADER_CPU_WAIT, "#F0E442", "//"),
+    "data: loader computes": (LOADER_COMPUTE, "#E69F00", ""),
+    "data: loader asleep": (LOADER_SLEEP, "#8C510A", ".."),
+    "data: hand-over": (HANDOVER, "#F6C9A0", ""),
 }
 UNKNOWN = "data: cause not measured"
 WAIT: dict[str, Part] = {UNKNOWN: (LOADER, "#CC79A7", "xx")}
@@ -149,7 +153,7 @@ def step_parts(study: Study) -> Any:
         own = [cell for cell in cells if cell.cache == cache]
         for at, cell in zip(places(own), own, strict=True):
             row = study.middle_epoch(cell, 0, STEP)
-            waits = WAITS if SPLIT[0] in row else WAIT
+            waits = WAITS if LOADER_DEVICE in row else WAIT
             stack(panel, at, parts(row, {**waits, **WORK}, MS), study.why_none(cell))
             bounds(panel, at, scaled(study.of_epoch(cell, 0, STEP), MS))
         label_bars(panel, own, [str(cell.workers) for cell in own], "loader workers")

@@ -22,7 +22,7 @@ from measured import (
 )
 
 from trainobs.core.text import counted
-from trainobs.verdict.record import LOADER
+from trainobs.verdict.metric_names import LOADER
 
 NO_WORKERS, NONE_SAVED, NO_CALLS, NO_NUMBER = "no workers", "none", "mapped", "-"
 

@@ -15,7 +15,7 @@ from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.analysis.whatif import replayed
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent
-from trainobs.replay.changes import parse
+from trainobs.replay.parsing import parse
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.verdict import facts_from
 

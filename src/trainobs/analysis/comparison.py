@@ -23,7 +23,7 @@ from trainobs.analysis.welch import Estimate, estimate, half_width, relative
 from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.labels import LABELS, label_of
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.record import LOADER, STEP
+from trainobs.verdict.metric_names import LOADER, STEP
 
 CONFIDENCE = 0.95
 

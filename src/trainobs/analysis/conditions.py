@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from trainobs.analysis.summary import cells_of
 from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.core.catalogue import METRICS
+from trainobs.core.labels import label_among
 from trainobs.core.metrics import evaluate
 from trainobs.core.records import SETUP
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.record import STEP
-
-
-class _Condition(NamedTuple):
-    """How a metric is told.
-
-    Attributes:
-        label: its name for people.
-        value: what it was in a run; None where unknown.
-        unit: of the value.
-    """
-
-    label: str
-    value: Callable[[RunLog, str], float | None]
-    unit: str
+from trainobs.verdict.metric_names import STEP
 
 
 def conditions(old: Sequence[RunLog], new: Sequence[RunLog]) -> list[dict[str, Any]]:
@@ -38,10 +25,10 @@ def conditions(old: Sequence[RunLog], new: Sequence[RunLog]) -> list[dict[str, A
         that know it; None where none does.
     """
     rows = []
-    for name, condition in _CONDITIONS.items():
-        values = [_mean([condition.value(run, name) for run in side]) for side in (old, new)]
+    for name, (value, unit) in _CONDITIONS.items():
+        values = [_mean([value(run, name) for run in side]) for side in (old, new)]
         if values != [None, None]:
-            about = {"name": name, "label": condition.label, "unit": condition.unit}
+            about = {"name": name, "label": label_among(name, ()), "unit": unit}
             rows.append(about | {"values": values})
     return rows
 
@@ -80,19 +67,20 @@ def _share_of_step(run: RunLog, name: str) -> float | None:
     return None if value is None or not step else value / step
 
 
-_CONDITIONS: Mapping[str, _Condition] = {
-    "cache/hit_ratio": _Condition("data in memory when asked for", _of_sums, "ratio"),
-    "cache/miss_bytes": _Condition("data from storage, a step", _of_data, "bytes"),
-    "cache/hint_bytes": _Condition("data from storage by hints, a step", _of_data, "bytes"),
-    "block/read_bytes": _Condition("from block devices, a step", per_step, "bytes"),
-    "sched/others_cpu_ratio": _Condition("CPU taken by other processes", per_step, "ratio"),
-    "pressure/cpu_ns": _Condition("some task short of CPU", _share_of_step, "ratio"),
-    "pressure/io_ns": _Condition("some task waiting for I/O", _share_of_step, "ratio"),
-    "pressure/memory_ns": _Condition("some task short of memory", _share_of_step, "ratio"),
-    "ranks/wait_ns": _Condition("waiting in collectives, a step", per_step, "ns"),
-    "gpu/sm_active_ratio": _Condition("GPU multiprocessors at work", per_step, "ratio"),
-    "gpu/sm_clock_mhz": _Condition("GPU clock", per_step, "MHz"),
-    "gpu/throttle_power_ratio": _Condition("GPU held down by power", per_step, "ratio"),
-    "gpu/throttle_thermal_ratio": _Condition("GPU held down by heat", per_step, "ratio"),
+_CONDITIONS: Mapping[str, tuple[Callable[[RunLog, str], float | None], str]] = {
+    "cache/hit_ratio": (_of_sums, "ratio"),
+    "cache/miss_bytes": (_of_data, "bytes"),
+    "cache/hint_bytes": (_of_data, "bytes"),
+    "block/read_bytes": (per_step, "bytes"),
+    "sched/others_cpu_ratio": (per_step, "ratio"),
+    "pressure/cpu_ns": (_share_of_step, "ratio"),
+    "pressure/io_ns": (_share_of_step, "ratio"),
+    "pressure/memory_ns": (_share_of_step, "ratio"),
+    "ranks/wait_ns": (per_step, "ns"),
+    "gpu/sm_active_ratio": (per_step, "ratio"),
+    "gpu/sm_clock_mhz": (per_step, "MHz"),
+    "gpu/throttle_power_ratio": (per_step, "ratio"),
+    "gpu/throttle_thermal_ratio": (per_step, "ratio"),
 }
-"""What is told of either side, in this order."""
+"""What is told of either side, in this order: metric -> what it was in a run, None where unknown;
+and the unit of that."""

@@ -32,6 +32,16 @@ _WAITED = {"wait_ns": "loader/wait_ns", "handover_ns": "loader/handover_ns"}
 WAITED = tuple(_WAITED.values())
 """Metrics that are looked at."""
 
+SLOW = 2.0
+"""How many times as long as any other a worker takes for a batch that is told of."""
+
+SOME = 8
+"""Batches of each worker from which on they are compared."""
+
+ALIKE = 1.1
+"""How many times as many batches as another a worker may have made, to be compared: those of one
+loader take turns, and those of several loaders have the same numbers."""
+
 
 def workers(rank: RankLog) -> list[dict[str, Any]]:
     """The workers of the training loaders, ascending; the training thread itself comes first.
@@ -89,7 +99,7 @@ def together(workers: list[dict[str, Any]], of_no_step: int) -> dict[str, Any] |
     Returns:
         `workers`: processes; `in_main`: whether the training thread made some; `batches` that a
         step consumed, and their means `made_ns` and those of `MADE`, None where unknown of one of
-        them; `of_no_step`, batches beside these.
+        them; `of_no_step`, batches beside these; `slow_worker`: see there.
     """
     if not workers:
         return None
@@ -99,12 +109,39 @@ def together(workers: list[dict[str, Any]], of_no_step: int) -> dict[str, Any] |
         "in_main": any(one["worker"] is None for one in workers),
         "batches": batches,
         "of_no_step": of_no_step,
+        "slow_worker": slow_worker(workers),
     }
     for name in ("made_ns", *MADE):
         known = all(one[name] is not None for one in workers)
         total = sum(one[name] * one["batches"] for one in workers) if known else None
         found[name] = None if total is None else total / batches
     return found
+
+
+def slow_worker(workers: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The one worker that is slower than all others; None where there is none, or nobody knows.
+
+    Args:
+        workers: from `workers`.
+
+    Returns:
+        `worker`, its number; `made_ns`, what a batch takes it; `others_ns`, what one takes the
+        others, on average.
+    """
+    processes = [one for one in workers if one["worker"] is not None]
+    if any(one["made_ns"] is None or one["batches"] < SOME for one in processes):
+        return None
+    counts = [one["batches"] for one in processes]
+    if len(counts) < 2 or max(counts) > ALIKE * min(counts):
+        return None
+    *others, slowest = sorted(processes, key=lambda one: (one["made_ns"], one["worker"]))
+    if not slowest["made_ns"] >= SLOW * others[-1]["made_ns"] > 0:
+        return None
+    return {
+        "worker": slowest["worker"],
+        "made_ns": slowest["made_ns"],
+        "others_ns": sum(one["made_ns"] for one in others) / len(others),
+    }
 
 
 def _made(rank: RankLog, batches: Batches, own: Indices) -> dict[str, Any]:

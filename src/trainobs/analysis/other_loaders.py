@@ -11,7 +11,7 @@ import numpy.typing as npt
 from trainobs.core.records import SETUP
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES
-from trainobs.verdict.record import STEP
+from trainobs.verdict.metric_names import STEP
 
 LITTLE = 0.2
 """Share of all time below which a replay of the training loader tells, whatever the others do."""

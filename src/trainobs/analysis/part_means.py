@@ -14,8 +14,7 @@ from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.catalogue.named import named_phase
 from trainobs.core.records import SETUP
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.parts import taken_over
-from trainobs.verdict.record import (
+from trainobs.verdict.metric_names import (
     HANDOVER,
     LOADER,
     NAMED,
@@ -26,6 +25,7 @@ from trainobs.verdict.record import (
     STEP,
     WAITED_OFF_CPU,
 )
+from trainobs.verdict.parts import taken_over
 from trainobs.verdict.verdict import facts_from
 
 Floats = npt.NDArray[np.float64]

@@ -12,17 +12,9 @@ import numpy.typing as npt
 from trainobs.core.catalogue.named import named_phase
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
+from trainobs.verdict.metric_names import LOADER, NAMED, PHASES, SPLIT, START, STEP, WAITED_OFF_CPU
 from trainobs.verdict.parts import parts_of
-from trainobs.verdict.record import (
-    LOADER,
-    NAMED,
-    PHASES,
-    SPLIT,
-    START,
-    STEP,
-    WAITED_OFF_CPU,
-    Record,
-)
+from trainobs.verdict.record import Record
 from trainobs.verdict.verdict import Facts, VerdictKind
 
 TAKING = "loader/taking_ns"

@@ -18,6 +18,7 @@ from trainobs.analysis.hot_rows import hot_rows
 from trainobs.analysis.io_numbers import files_read
 from trainobs.analysis.loader_workers import OF_A_BATCH, WAITED, of_no_step, together, workers
 from trainobs.analysis.metric_statistics import MetricStatistics, Statistics
+from trainobs.analysis.own_cost import own_cpu_ratio, training_ns
 from trainobs.analysis.ranks import COMPARED, compare
 from trainobs.analysis.step_time import newest_step, step_time
 from trainobs.analysis.table_lookups import TableLookups
@@ -36,7 +37,7 @@ from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, KERNEL, STEPS, part_file, part_number
-from trainobs.verdict.record import BATCH_NEEDED, LOADER, STEP
+from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, STEP
 from trainobs.verdict.verdict import facts_from
 
 
@@ -53,6 +54,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * no_step: why there is none, in words, where the run says so.
         * is_part: whether these are only the newest steps.
         * step: see `analysis.step_time.step_time`; the verdict's shares are shares of its mean.
+        * training_ns, own_cpu_ratio: see `analysis.own_cost`.
         * newest: see `analysis.step_time.newest_step`.
         * would_help: see `analysis.would_help.would_help`.
         * metrics: name -> unit; `sum` over the whole run, what came before the first step
@@ -95,7 +97,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     with rank.keeping(BATCHES, {*BATCH_NEEDED, *OF_A_BATCH}):
         taken, makers, others = Records(rank), workers(rank), of_no_step(rank)
     metrics, setup, buckets = _metrics(run, rank, taken)
-    steps = taken.steps
+    steps, all_ns = taken.steps, training_ns(metrics, setup)
     lookups = TableLookups(rank)
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
@@ -105,6 +107,8 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "is_part": run.is_part,
         "epochs": len(steps.epochs),
         "step": step_time(rank, steps.run, facts_from(run.info)),
+        "training_ns": all_ns,
+        "own_cpu_ratio": own_cpu_ratio(metrics, all_ns),
         "newest": newest_step(rank, run.info),
         **judged(run, steps),
         "metrics": metrics,

@@ -9,7 +9,7 @@ from trainobs.core.text import counted
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
-from trainobs.verdict import record as names
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.record import Record
 from trainobs.verdict.rules import why_no_replay
 from trainobs.verdict.verdict import facts_from

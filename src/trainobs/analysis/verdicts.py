@@ -13,22 +13,14 @@ import numpy.typing as npt
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP
 from trainobs.replay.predict import Replay
+from trainobs.replay.trace import Floats
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
+from trainobs.verdict.batch_columns import batch_columns, waited_until
 from trainobs.verdict.kept import kept_columns
-from trainobs.verdict.record import (
-    BATCH_NEEDED,
-    INPUTS,
-    LOADER,
-    NAMED,
-    STEP,
-    Floats,
-    Record,
-    StepInputs,
-    batch_columns,
-    waited_until,
-)
+from trainobs.verdict.metric_names import BATCH_NEEDED, INPUTS, LOADER, NAMED, STEP
+from trainobs.verdict.record import Record, StepInputs
 from trainobs.verdict.rules import judge, judge_by
 from trainobs.verdict.sentence import lines, notes, sentence
 from trainobs.verdict.verdict import Facts, Verdict, facts_from

@@ -29,8 +29,8 @@ from trainobs.core.labels import TAKING, WITHIN, label_among, label_of
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
-from trainobs.verdict.parts import HANDED_NS, HANDED_SHARE
-from trainobs.verdict.record import LOADER, NAMED, PHASES, SPLIT, START, STEP, WAITED_OFF_CPU
+from trainobs.verdict.metric_names import LOADER, NAMED, PHASES, SPLIT, START, STEP, WAITED_OFF_CPU
+from trainobs.verdict.parts import TAKEN_NS, TAKEN_SHARE
 from trainobs.verdict.verdict import facts_from
 
 PARTS = (*SPLIT, START, *(name for name in PHASES if name != NAMED))
@@ -227,7 +227,7 @@ class RunView:
         """As verdicts take it; None where no worker makes batches that would be taken over."""
         if not facts_from(self.run.info).workers:
             return None
-        return {"label": TAKING, "ns": HANDED_NS, "share": HANDED_SHARE}
+        return {"label": TAKING, "ns": TAKEN_NS, "share": TAKEN_SHARE}
 
     def _no_such(self, path: str) -> RunLogError:
         return RunLogError(

@@ -12,7 +12,7 @@ from trainobs.analysis.unknown_batches import Unknown, unreadable_of, why_unknow
 from trainobs.analysis.verdicts import records
 from trainobs.analysis.would_help import TRIED, told
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import examples, parse
+from trainobs.replay.parsing import examples, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog

@@ -7,7 +7,8 @@ from typing import Any
 
 from trainobs.analysis.unknown_batches import NOTHING, unreadable_of, why_unknown
 from trainobs.analysis.verdicts import Steps, verdicts
-from trainobs.replay.changes import KNOWN, Change, parse
+from trainobs.replay.changes import KNOWN, Change
+from trainobs.replay.parsing import parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog

@@ -65,8 +65,52 @@ _MORE: Mapping[str, str] = {
     "ranks/wait_ns": "waiting in collectives",
     "memory/major_fault_count": "page faults that read from a device",
     "memory/refault_count": "pages read again for want of memory",
+    "memory/numa_remote_bytes": "from another NUMA node (machine)",
+}
+
+BYTES: Mapping[str, str] = {
+    "io/data_read_bytes": "training data read",
+    "cache/miss_bytes": "  of it brought in from storage",
+    "cache/hint_bytes": "data brought in by read-ahead hints",
+    "cache/fault_fill_bytes": "mapped data brought in",
+    "io/checkpoint_write_bytes": "checkpoints written",
+    "io/library_read_bytes": "code and libraries read",
+    "block/read_bytes": "read from block devices",
+    "block/data_read_bytes": "  of it training data",
+    "block/library_read_bytes": "  of it code and libraries",
+    "block/write_bytes": "written to block devices",
     "net/sent_bytes": "sent over the network",
     "net/received_bytes": "received over the network",
+    "gpu/pcie_received_bytes": "host to GPU over PCIe",
+    "gpu/pcie_sent_bytes": "GPU to host over PCIe",
+    "gpu/nvlink_received_bytes": "received over NVLink",
+    "gpu/nvlink_sent_bytes": "sent over NVLink",
+    "io/read_bytes": "all read calls",
+    "io/write_bytes": "all write calls",
+}
+
+CACHE: Mapping[str, str] = {
+    "cache/hit_ratio": "data in memory when asked for",
+    "cache/demand_hit_ratio": "data reads that waited for no read-ahead",
+    "cache/read_stall_ratio": "time in data reads, asleep for the disk",
+}
+
+GPU: Mapping[str, str] = {
+    "gpu/transfer_ns": "transfer, on the GPU",
+    "gpu/forward_ns": "forward, on the GPU",
+    "gpu/backward_ns": "backward, on the GPU",
+    "gpu/optimizer_ns": "optimizer, on the GPU",
+    "gpu/sm_active_ratio": "multiprocessors at work (cycles)",
+    "gpu/sm_occupancy_ratio": "warps resident (cycles)",
+    "gpu/tensor_active_ratio": "tensor cores at work (cycles)",
+    "gpu/dram_active_ratio": "memory moving data (cycles)",
+    "gpu/sm_clock_mhz": "clock of the multiprocessors",
+    "gpu/throttle_power_ratio": "clocks held down by the power limit",
+    "gpu/throttle_thermal_ratio": "clocks held down by heat",
+    "gpu/throttle_hardware_ratio": "clocks held down by the hardware",
+    "gpu/memory_used_bytes": "memory in use, by all processes",
+    "gpu/temperature_c": "temperature",
+    "gpu/power_w": "power of the board",
 }
 
 LEVELS: Mapping[str, str] = {
@@ -84,6 +128,9 @@ LABELS: Mapping[str, str] = {
     **{phase_metric(phase): text for phase, text in PHASES.items()},
     **WAITS,
     **_MORE,
+    **BYTES,
+    **CACHE,
+    **GPU,
 }
 """Metric -> its name for people; an indented one is a part of what stands above it."""
 
@@ -101,6 +148,8 @@ WITHIN: Mapping[str, str] = {
     "sched/wait_offcpu_ns": _WAIT,
     **{f"sched/{part}_ns": _OFF for part in ("main_iowait", "main_runqueue")},
     **{f"sched/work_{part}_ns": _OFF for part in ("iowait", "runqueue")},
+    "cache/miss_bytes": "io/data_read_bytes",
+    **{f"block/{part}_read_bytes": "block/read_bytes" for part in ("data", "library")},
 }
 """Metric with an indented name -> the one that it is a part of."""
 
@@ -109,8 +158,26 @@ _ALONE: Mapping[str, str] = {
     "sched/main_runqueue_ns": "training thread ready, no CPU free",
     "sched/work_iowait_ns": "in the step, asleep for a device",
     "sched/work_runqueue_ns": "in the step, ready, no CPU free",
+    "cache/miss_bytes": "data brought in from storage",
+    "block/data_read_bytes": "data read from block devices",
+    "block/library_read_bytes": "libraries read from block devices",
+    "gpu/sm_active_ratio": "GPU multiprocessors at work",
+    "gpu/sm_clock_mhz": "GPU clock",
+    "gpu/throttle_power_ratio": "GPU held down by power",
+    "gpu/throttle_thermal_ratio": "GPU held down by heat",
+    "gpu/throttle_hardware_ratio": "GPU held down by the hardware",
+    "gpu/memory_used_bytes": "GPU memory in use, by all processes",
+    "gpu/temperature_c": "GPU temperature",
 }
-"""The same -> its name where that is not above it, if its own says too little there."""
+"""Metric -> its name where what it is a part of is not above it, nor the word GPU, if its own says
+too little there."""
+
+SHORT: Mapping[str, str] = {
+    "gpu/sm_active_ratio": "multiprocessors at work",
+    "gpu/tensor_active_ratio": "tensor cores",
+    "gpu/dram_active_ratio": "memory",
+}
+"""Metric -> its name in a sentence that is about nothing else than the GPU."""
 
 
 def label_among(metric: str, shown: Collection[str]) -> str:

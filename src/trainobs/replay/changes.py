@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import inf, isnan
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent
-from trainobs.replay.trace import HANDED_NS, Floats, Trace
+from trainobs.replay.trace import COVERAGE, HANDED_NS, Floats, Trace
 
 START_NS = (15e6, 80e6)
 """What starting a worker is taken to need, least and most, where none was ever seen to start."""
@@ -38,10 +38,6 @@ LOCKED = 0.2
 """Share of the time of making a batch that several workers sleep, from which on it may be for a
 lock that they share. What they compute while they hold it is then done by one at a time, too: with
 4 workers for 2, which held it for 20 ms of CPU time a batch, a step took 0.97 times as long."""
-
-OTHERS_READ = 0.6
-"""Share of the sleep of a loader that may be for what other threads read, from which on a verdict
-says that it is, and that sleep is not halved beside the speed of the storage."""
 
 SYNCHRONIZING = 1.3
 """How much more CPU time the training thread takes for the same work, at most, for giving parts of
@@ -70,6 +66,14 @@ class Change(NamedTuple):
         return f"{self.name}={self.value:g}{'x' if kind.is_factor else ''}"
 
 
+def _always(trace: Trace) -> bool:
+    return True
+
+
+def _no_limit(value: float) -> str:
+    return ""
+
+
 class Kind(NamedTuple):
     """What a change of a name does.
 
@@ -78,14 +82,24 @@ class Kind(NamedTuple):
         tells: for the help of the command.
         is_factor: whether its value is a factor ("0.5x").
         is_switch: whether it has no value.
+        is_count: whether its value is a whole number.
         argument: of torch's DataLoader that makes it; as good a name.
+        example: a value, where the usual one would not do.
+        least: that its value may be.
+        refused: why a value is too large, or "".
+        is_possible: whether it can be made to a run, and is what its words say.
     """
 
     apply: Callable[[Trace, float], tuple[Trace, ...]]
     tells: str
     is_factor: bool = False
     is_switch: bool = False
+    is_count: bool = False
     argument: str = ""
+    example: str = ""
+    least: float = 0.0
+    refused: Callable[[float], str] = _no_limit
+    is_possible: Callable[[Trace], bool] = _always
 
 
 def with_changes(trace: Trace, changes: Iterable[Change]) -> tuple[Trace, ...]:
@@ -208,17 +222,14 @@ def _faster(trace: Trace, value: float) -> tuple[Trace, ...]:
     return faster, replace(faster, make_sleep=trace.make_sleep * less)
 
 
-def is_possible(name: str, trace: Trace) -> bool:
-    """Whether a change can be made to a run, and is what its words say.
+def _sleeps_beside_storage(trace: Trace) -> bool:
+    """Sleep that may be for what other threads read is not sleep outside of storage."""
+    return trace.others_read < COVERAGE
 
-    What it reads by O_DIRECT is never in memory, and of what it did not mark nothing is known. And
-    sleep that may be for what other threads read is not sleep outside of storage.
-    """
-    if name == "cached":
-        return not trace.reads_directly
-    if name == "latency":
-        return trace.others_read < OTHERS_READ
-    return name not in _MARKED or bool(getattr(trace, name).any())
+
+def _may_be_cached(trace: Trace) -> bool:
+    """What is read by O_DIRECT is never in memory."""
+    return not trace.reads_directly
 
 
 def _cached(trace: Trace, value: float) -> tuple[Trace, ...]:
@@ -227,7 +238,7 @@ def _cached(trace: Trace, value: float) -> tuple[Trace, ...]:
     Raises:
         TrainobsError: the data does not come by way of the page cache.
     """
-    if not is_possible("cached", trace):
+    if not _may_be_cached(trace):
         raise TrainobsError(
             failed="cached cannot be predicted.",
             found="most of what calls read they read by O_DIRECT, which passes by the page cache",
@@ -236,11 +247,16 @@ def _cached(trace: Trace, value: float) -> tuple[Trace, ...]:
     return _faster(trace, inf)
 
 
-_MARKED = ("checkpoint", "validation")
+def _has_checkpoints(trace: Trace) -> bool:
+    return bool(trace.checkpoint.any())
 
 
-def _marked(name: str, trace: Trace) -> None:
-    if not is_possible(name, trace):
+def _has_validation(trace: Trace) -> bool:
+    return bool(trace.validation.any())
+
+
+def _marked(name: str, *, is_marked: bool) -> None:
+    if not is_marked:
         raise TrainobsError(
             failed=f"{name} cannot be predicted.",
             found=f"the record has no time in the phase {name}: it is unmarked, or there is none",
@@ -250,7 +266,7 @@ def _marked(name: str, trace: Trace) -> None:
 
 def _validation(trace: Trace, value: float) -> tuple[Trace, ...]:
     """Raises TrainobsError where none is marked."""
-    _marked("validation", trace)
+    _marked("validation", is_marked=_has_validation(trace))
     return (replace(trace, validation=trace.validation * value),)
 
 
@@ -260,7 +276,7 @@ def _checkpoint(trace: Trace, value: float) -> tuple[Trace, ...]:
     Raises:
         TrainobsError: none is marked.
     """
-    _marked("checkpoint", trace)
+    _marked("checkpoint", is_marked=_has_checkpoints(trace))
     shares = (value, (1 + value) / 2) if value else (value,)
     return tuple(replace(trace, checkpoint=trace.checkpoint * share) for share in shares)
 
@@ -306,10 +322,23 @@ def _prefetch(trace: Trace, value: float) -> tuple[Trace, ...]:
     return (replace(trace, prefetch=max(1, int(value))),)
 
 
+def _too_many(workers: float) -> str:
+    return f"more than {MOST_WORKERS} workers" if workers > MOST_WORKERS else ""
+
+
+def _too_large(share: float) -> str:
+    return f"a share of {share:g}" if share >= 1.0 else ""
+
+
 KNOWN: Mapping[str, Kind] = {
-    "workers": Kind(_workers, "loader workers", argument="num_workers"),
+    "workers": Kind(
+        _workers, "loader workers", is_count=True, argument="num_workers", refused=_too_many
+    ),
     "prefetch": Kind(
-        _prefetch, "batches that each worker may be ahead", argument="prefetch_factor"
+        _prefetch,
+        "batches that each worker may be ahead",
+        is_count=True,
+        argument="prefetch_factor",
     ),
     "persistent": Kind(
         _persistent,
@@ -317,84 +346,31 @@ KNOWN: Mapping[str, Kind] = {
         is_switch=True,
         argument="persistent_workers",
     ),
-    "cached": Kind(_cached, "the data is in memory", is_switch=True),
-    "device": Kind(_faster, "speed of the storage that holds the data", is_factor=True),
+    "cached": Kind(_cached, "the data is in memory", is_switch=True, is_possible=_may_be_cached),
+    "device": Kind(_faster, "speed of the storage that holds the data", is_factor=True, least=1e-3),
     "latency": Kind(
         _scaled("make_sleep"),
         "sleep of the loader for anything but storage reads of its own",
         is_factor=True,
+        is_possible=_sleeps_beside_storage,
     ),
     "transform": Kind(_transform, "CPU time of making a batch", is_factor=True),
     "compute": Kind(_scaled("cpu"), "CPU time of the training thread", is_factor=True),
-    "checkpoint": Kind(_checkpoint, "time blocked by checkpoints", is_factor=True),
-    "validation": Kind(_validation, "time in validation", is_factor=True),
-    "threads": Kind(_threads, "threads of torch in one operation (torch.set_num_threads)"),
+    "checkpoint": Kind(
+        _checkpoint, "time blocked by checkpoints", is_factor=True, is_possible=_has_checkpoints
+    ),
+    "validation": Kind(
+        _validation, "time in validation", is_factor=True, is_possible=_has_validation
+    ),
+    "threads": Kind(
+        _threads,
+        "threads of torch in one operation (torch.set_num_threads)",
+        is_count=True,
+        least=1.0,
+    ),
     "cpus": Kind(_cpus, "CPUs of this run, all to itself"),
-    "others": Kind(_others, "share of the CPUs that other processes take"),
+    "others": Kind(
+        _others, "share of the CPUs that other processes take", example="0.5", refused=_too_large
+    ),
 }
 """Name -> what it does."""
-
-
-_ARGUMENTS = {kind.argument: name for name, kind in KNOWN.items() if kind.argument}
-
-
-def examples() -> Iterator[tuple[str, str]]:
-    """For each change an example, by the name of torch's argument if it has one; what it tells."""
-    for name, kind in KNOWN.items():
-        if kind.argument:
-            yield _example(kind.argument, name), f"{kind.tells}; or {_example(name, name)}"
-        else:
-            yield _example(name, name), kind.tells
-
-
-def _example(word: str, name: str) -> str:
-    """A change with a value, if it has one, by either name."""
-    if KNOWN[name].is_switch:
-        return f"{word}=True" if word in _ARGUMENTS else word
-    value = "0.5x" if KNOWN[name].is_factor else "0.5" if name == "others" else "4"
-    return f"{word}={value}"
-
-
-def parse(words: Iterable[str]) -> tuple[Change, ...]:
-    """Changes as they are written on the command line, such as "num_workers=4", "workers=4".
-
-    Raises:
-        TrainobsError: one is not known, or its value is of no use.
-    """
-    return tuple(map(_parse, words))
-
-
-def _parse(word: str) -> Change:
-    given, _, text = word.partition("=")
-    name = _ARGUMENTS.get(given, given)
-    kind = KNOWN.get(name)
-    if kind is None:
-        names = ", ".join(kind.argument or name for name, kind in KNOWN.items())
-        raise _refused(word, f"{given!r} is no change that can be replayed", f"one of {names}")
-    example = _example(given, name)
-    if kind.is_switch:
-        if text and example != word:
-            only = "takes no value" if given == name else "can only be True"
-            raise _refused(word, f"{given} {only}", example)
-        return Change(name, 0.0)
-    if not text:
-        raise _refused(word, f"{given} needs a value", f"one, such as {example}")
-    try:
-        value = float(text.removesuffix("x"))
-    except ValueError:
-        value = -1.0
-    least = {"device": 1e-3, "threads": 1.0}.get(name, 0.0)
-    if not least <= value < inf or (name in _NUMBERS and value != int(value)):
-        raise _refused(word, f"{given} cannot be {text!r}", f"for example {example}")
-    if name == "workers" and value > MOST_WORKERS:
-        raise _refused(word, f"more than {MOST_WORKERS} workers", f"for example {example}")
-    if name == "others" and value >= 1.0:
-        raise _refused(word, f"a share of {value:g}", f"for example {example}")
-    return Change(name, value)
-
-
-_NUMBERS = ("workers", "prefetch", "threads")
-
-
-def _refused(word: str, found: str, do: str) -> TrainobsError:
-    return TrainobsError(failed=f"{word!r} cannot be predicted.", found=found, do=f"give {do}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent
-from trainobs.replay.changes import Change, is_possible, with_changes
+from trainobs.replay.changes import KNOWN, Change, with_changes
 from trainobs.replay.simulate import simulate
 from trainobs.replay.trace import Trace
 
@@ -94,7 +94,7 @@ class Replay:
 
     def can_try(self, name: str) -> bool:
         """Whether a change can be made to the run, and predicted."""
-        return name not in self.unknown and is_possible(name, self.trace)
+        return name not in self.unknown and KNOWN[name].is_possible(self.trace)
 
     def gain(self, trace: Trace) -> float:
         """Speed-up if the run were another trace: the least, over the models that fit."""

@@ -73,6 +73,9 @@ variance of sums of them, as a share of what it were if each knew nothing of the
 Under a limit of a control group these were 1 to 5 and 0.35 to 1.63 (9 of 10 runs), on other devices
 0.15 and 2 to 5."""
 
+COVERAGE = 0.60
+"""Share of the time in question that a cause has to explain before a verdict names it."""
+
 COMPUTES = 0.5
 """Share of the time of making a batch from which on workers compute, more than anything else."""
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from trainobs.core.labels import LEVELS, PART_OF, label_among
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
-from trainobs.report import empty, facts
+from trainobs.report import brief_lines, empty
 from trainobs.report.losses import found_and_remedy, lost, not_observed, unreadable
 from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row, statement
 from trainobs.report.sections import (
@@ -19,9 +19,8 @@ from trainobs.report.sections import (
     part,
     part_label,
     step_line,
-    training_ns,
-    unpredicted_workers,
 )
+from trainobs.report.verdict_text import NOTHING_SURE, unpredicted_workers
 
 LINES = 25
 """Lines that a terminal shows at once."""
@@ -70,7 +69,7 @@ def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> 
     for room in _ROOMS:
         groups = [list(_head(summary, room, now_ns, is_newest)), *_about_steps(summary, room)]
         groups.append(
-            [*facts.others(summary, room.statement), *_missing(summary, room), _more(summary)]
+            [*brief_lines.others(summary, room.statement), *_missing(summary, room), _more(summary)]
         )
         groups = [group for group in groups if group]
         free = LINES - sum(map(len, groups))
@@ -90,13 +89,13 @@ def _about_steps(summary: dict[str, Any], room: _Room) -> list[list[str]]:
         list(_verdict(summary, room)),
         list(_would_help(summary, room)),
         list(_step(summary, room)),
-        list(facts.loader_and_storage(summary, room.statement)),
+        list(brief_lines.loader_and_storage(summary, room.statement)),
     ]
 
 
 def _head(summary: dict[str, Any], room: _Room, now_ns: int, is_newest: bool) -> Iterator[str]:
     newest = "the newest " if summary["is_part"] else ""
-    took = f"{newest}{counted(summary['steps'], 'step')} in {duration(training_ns(summary))}"
+    took = f"{newest}{counted(summary['steps'], 'step')} in {duration(summary['training_ns'])}"
     took = took if summary["steps"] else "no steps"
     if summary["steps"] and (missing := summary["lost"]["missing_steps"]):
         took += f", {missing:,} missing"
@@ -180,8 +179,7 @@ def _would_help(summary: dict[str, Any], room: _Room) -> Iterator[str]:
         lines = list(_whole_ones(told, room.changes))
         yield from lines or statement(f"  {rows[0]}", room.changes)
     elif found["replayed"]:
-        yield "What would help: not known; no change of the loader, its storage, checkpoints or"
-        yield "  validation is sure to bring 5 % by a replay, which can try no others"
+        yield from statement(f"What would help: not known; {NOTHING_SURE}")
     elif found["refused"]:
         yield from statement(f"What would help: not known; {found['refused']}", room.verdict)
     if why := unpredicted_workers(summary):

@@ -124,7 +124,7 @@ _FORMATS: Mapping[str, Callable[[float], str]] = {
 def _conditions(found: Found) -> Iterator[str]:
     known = [one for one in found["conditions"] if any(one["values"])]
     if known:
-        yield row("Under which conditions", "A", "B")
+        yield row("Under which conditions, in a step", "A", "B")
     for one in known:
         values = (or_unknown(_FORMATS[one["unit"]], value) for value in one["values"])
         yield row(f"  {one['label']}", *values)

@@ -11,9 +11,11 @@ from trainobs.core.text import duration, printable, quantity, size
 from trainobs.report.loaders import DID, maker
 from trainobs.report.rows import or_unknown, row
 
+_START = "loader/start_stop_ns"
+
 _LABELS = {
     "step/duration_ns": "took",
-    "loader/start_stop_ns": "    of these: loaders starting and ending",  # the metric, whole
+    _START: f"    of these: {label_of(_START).strip()}",  # the metric, whole
     **PHASES,
 }
 

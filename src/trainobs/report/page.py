@@ -9,7 +9,7 @@ from trainobs.core.text import duration, printable
 from trainobs.report import empty, hot_lookups, loaders, own_counters, rank_rows, sections, tables
 from trainobs.report.losses import lost, missing_files, not_observed, unreadable
 from trainobs.report.rows import paragraph
-from trainobs.report.sections import attached, metric, observed_by, own_share, training_ns
+from trainobs.report.sections import attached, metric, observed_by, own_share
 
 
 def render(summary: dict[str, Any]) -> str:
@@ -51,7 +51,7 @@ def _header(summary: dict[str, Any]) -> Iterator[str]:
     if summary["attached"]:
         yield from paragraph(attached(summary["attached"]), "  process    ", " " * 13)
     yield f"  rank       {summary['rank']}, of {summary['world_size']} in the job"
-    steps = f"{summary['steps']}, in {duration(training_ns(summary))}"
+    steps = f"{summary['steps']}, in {duration(summary['training_ns'])}"
     what = f"; {summary['steps_are']}" if summary["steps"] and summary["steps_are"] else ""
     yield from paragraph(steps + what, "  steps      ", " " * 13)
     yield f"  ended      {summary['outcome'] or 'not yet, or it was killed'}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainobs.analysis.no_steps import reason
 from trainobs.analysis.view import RunView
-from trainobs.report import io_text
+from trainobs.report import io_text, verdict_text
 
 
 def piece(view: RunView, path: str) -> dict[str, Any]:
@@ -14,7 +14,8 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
 
     Returns:
         What the view gives. A summary also has `no_steps`, why there are none, and `no_files`, why
-        nothing is told of files; None where there is something.
+        nothing is told of files; None where there is something. And `said`: see
+        `report.verdict_text.said`.
 
     Raises:
         RunLogError: the run has no such piece, or a file of it is damaged.
@@ -23,4 +24,5 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
     if path != "summary":
         return found
     no_steps = None if found["steps"] else reason(found)
-    return {**found, "no_steps": no_steps, "no_files": io_text.nothing(found)}
+    no_files = io_text.nothing(found)
+    return {**found, "no_steps": no_steps, "no_files": no_files, "said": verdict_text.said(found)}

@@ -9,9 +9,10 @@ from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.unnamed_reads import told_of
 from trainobs.core import labels
 from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
-from trainobs.core.labels import PHASES, WAITS, label_of
+from trainobs.core.labels import BYTES, CACHE, GPU, PHASES, WAITS, label_of
 from trainobs.core.text import bar, counted, duration, gained, percent, quantity, size
 from trainobs.report.rows import LABEL, WIDTH, or_unknown, paragraph, row
+from trainobs.report.verdict_text import unpredicted_workers
 
 _BAR = 36
 PART_LABELS = {
@@ -22,27 +23,6 @@ PART_LABELS = {
 
 _SHOWN = 5
 
-_RATES = {
-    "io/data_read_bytes": "training data read",
-    "cache/miss_bytes": "  of it brought in from storage",
-    "cache/hint_bytes": "data brought in by read-ahead hints",
-    "cache/fault_fill_bytes": "mapped data brought in",
-    "io/checkpoint_write_bytes": "checkpoints written",
-    "io/library_read_bytes": "code and libraries read",
-    "block/read_bytes": "read from block devices",
-    "block/data_read_bytes": "  of it training data",
-    "block/library_read_bytes": "  of it code and libraries",
-    "block/write_bytes": "written to block devices",
-    "net/sent_bytes": "sent over the network",
-    "net/received_bytes": "received from the network",
-    "gpu/pcie_received_bytes": "host to GPU over PCIe",
-    "gpu/pcie_sent_bytes": "GPU to host over PCIe",
-    "gpu/nvlink_received_bytes": "received over NVLink",
-    "gpu/nvlink_sent_bytes": "sent over NVLink",
-    "io/read_bytes": "all read calls",
-    "io/write_bytes": "all write calls",
-}
-
 _OF_DATA = (
     "io/data_read_bytes",
     "cache/miss_bytes",
@@ -51,30 +31,6 @@ _OF_DATA = (
     "block/data_read_bytes",
 )
 """Those of training data alone."""
-
-_CACHE = {
-    "cache/hit_ratio": "data already in memory when asked for",
-    "cache/demand_hit_ratio": "data reads that waited for no read-ahead",
-    "cache/read_stall_ratio": "time in data reads, asleep for the disk",
-}
-
-_GPU = {
-    "gpu/transfer_ns": "transfer, on the GPU",
-    "gpu/forward_ns": "forward, on the GPU",
-    "gpu/backward_ns": "backward, on the GPU",
-    "gpu/optimizer_ns": "optimizer, on the GPU",
-    "gpu/sm_active_ratio": "multiprocessors at work (cycles)",
-    "gpu/sm_occupancy_ratio": "warps resident (cycles)",
-    "gpu/tensor_active_ratio": "tensor cores at work (cycles)",
-    "gpu/dram_active_ratio": "memory moving data (cycles)",
-    "gpu/sm_clock_mhz": "clock of the multiprocessors",
-    "gpu/throttle_power_ratio": "clocks held down by the power limit",
-    "gpu/throttle_thermal_ratio": "clocks held down by heat",
-    "gpu/throttle_hardware_ratio": "clocks held down by the hardware",
-    "gpu/memory_used_bytes": "memory in use, by all processes",
-    "gpu/temperature_c": "temperature",
-    "gpu/power_w": "power of the board",
-}
 
 _ENOUGH = {50: 2, 95: 20, 99: 100}
 """Percentile -> events that it takes to speak of it."""
@@ -137,8 +93,8 @@ def part(label: str, ns: float, of_ns: float) -> str:
 
 def rates(summary: dict[str, Any]) -> Iterator[str]:
     """What was moved, per step, per second of training and in all."""
-    seconds = training_ns(summary) / 1e9
-    rows = _above_zero(summary, _RATES, "sum") | _above_zero(summary, _RATES, "mean")
+    seconds = summary["training_ns"] / 1e9
+    rows = _above_zero(summary, BYTES, "sum") | _above_zero(summary, BYTES, "mean")
     unnamed = summary["unnamed_bytes"]
     if unnamed is not None:
         rows = {name: label for name, label in rows.items() if name not in _OF_DATA}
@@ -162,7 +118,7 @@ def _per_second(rate: float) -> str:
 
 def cache(summary: dict[str, Any]) -> Iterator[str]:
     """How well the page cache served the training data."""
-    rows = _above_zero(summary, _CACHE, "mean")
+    rows = _above_zero(summary, CACHE, "mean")
     if rows and summary["unnamed_bytes"] is None:
         yield "Page cache"
         for name, label in rows.items():
@@ -182,7 +138,7 @@ def waits(summary: dict[str, Any]) -> Iterator[str]:
 
 def gpu(summary: dict[str, Any]) -> Iterator[str]:
     """What the GPU of this rank did."""
-    labels = {n: text for n, text in _GPU.items() if metric(summary, n)["mean"] is not None}
+    labels = {n: text for n, text in GPU.items() if metric(summary, n)["mean"] is not None}
     if labels:
         yield row("GPU", "mean", "p95", "highest")
         device = summary["gpu"]
@@ -242,7 +198,7 @@ def setup(summary: dict[str, Any]) -> Iterator[str]:
     unknown = () if summary["unnamed_bytes"] is None else _OF_DATA
     labels = {
         name: label.strip()
-        for name, label in {**_RATES, **WAITS}.items()
+        for name, label in {**BYTES, **WAITS}.items()
         if summary["setup"].get(name) and name not in unknown
     }
     if labels:
@@ -302,28 +258,12 @@ def _period(spell: Mapping[str, Any]) -> str:
     return f"a period of {duration(each)}{between}, {rate}, for {for_ns}"
 
 
-SHORT_NS = 1e9
-"""What observing took is not told of runs below this time, ns."""
-
-
 def own_share(summary: dict[str, Any]) -> str | None:
-    """What observing took of one CPU; None where that is unknown.
-
-    A run below ``SHORT_NS`` is shorter than the intervals in which the observer works.
-    """
-    means = [metric(summary, name)["mean"] for name in ("obs/cpu_ns", "obs/probe_ns")]
-    known = [mean for mean in means if mean is not None]
-    step_ns = metric(summary, "step/duration_ns")["mean"]
-    if not known or not step_ns or training_ns(summary) < SHORT_NS:
+    """What observing took, in words; None where that is not told."""
+    share = summary["own_cpu_ratio"]
+    if share is None:
         return None
-    share = sum(known) / step_ns
     return f"{percent(share)} of a CPU" if share <= 1 else f"{share:.1f} CPUs"
-
-
-def training_ns(summary: dict[str, Any]) -> float:
-    """Time that all steps took together, ns."""
-    total = metric(summary, "step/duration_ns")["sum"] or 0
-    return float(total - summary["setup"].get("step/duration_ns", 0))
 
 
 def _above_zero(summary: dict[str, Any], labels: Mapping[str, str], key: str) -> dict[str, str]:
@@ -354,13 +294,6 @@ def would_help(summary: dict[str, Any]) -> Iterator[str]:
         yield from paragraph(found["refused"], "  ", "  ")
     if why := unpredicted_workers(summary):
         yield from paragraph(why, "  ", "    ")
-
-
-def unpredicted_workers(summary: dict[str, Any]) -> str:
-    """Why nobody knows what more workers would do, where that is the question; or ""."""
-    why = summary["would_help"]["unknown"].get("workers")
-    is_asked = summary["verdict"]["run"]["kind"] in ("loader-bound", "mixed")
-    return f"num_workers is not predicted: {why}" if why and is_asked else ""
 
 
 def _changed_verdicts(epochs: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:

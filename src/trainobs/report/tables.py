@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from trainobs.core.labels import label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report.rows import cut_names, or_unknown, row
 
@@ -13,12 +14,12 @@ _LABEL = 34
 _SHOWN = 40
 """Tables on the page: those that read the most bytes, of equal ones the largest."""
 
-_MEMORY = {
-    "memory/major_fault_count": ("major faults of the training process", "{:.2g}".format),
-    "cache/fault_fill_bytes": ("brought into the page cache by faults", size),
-    "memory/reclaim_ns": ("freeing memory before getting any", duration),
-    "memory/numa_remote_bytes": ("allocated on another NUMA node (machine)", size),
-    "pressure/memory_ns": ("some task short of memory (machine)", duration),
+_MEMORY: Mapping[str, Callable[[float], str]] = {
+    "memory/major_fault_count": "{:.2g}".format,
+    "cache/fault_fill_bytes": size,
+    "memory/reclaim_ns": duration,
+    "memory/numa_remote_bytes": size,
+    "pressure/memory_ns": duration,
 }
 """What the kernel saw that tables in host memory may have to do with."""
 
@@ -146,9 +147,8 @@ def _memory(summary: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield "Host memory, where tables are, in a step"
         for name, mean in means.items():
-            label, form = _MEMORY[name]
             if mean:
-                yield row(f"  {label}", form(mean), width=_LABEL + 8)
+                yield row(f"  {label_of(name)}", _MEMORY[name](mean), width=_LABEL + 8)
 
 
 def _mean(summary: dict[str, Any], field: str, table: str) -> float | None:

@@ -11,7 +11,8 @@ from trainobs.core.metrics import TAGS
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.text import printable
 from trainobs.tensorboard.values import as_text
-from trainobs.verdict.record import FirstSteps, Record, StepInputs, columns_of
+from trainobs.verdict.batch_columns import columns_of
+from trainobs.verdict.record import FirstSteps, Record, StepInputs
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.verdict import Verdict, facts_of

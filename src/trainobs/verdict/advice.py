@@ -9,7 +9,7 @@ from typing import TypeVar
 from trainobs.core.text import gained
 from trainobs.replay.changes import MOST_WORKERS, Change
 from trainobs.replay.predict import Replay
-from trainobs.verdict import record
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.causes import handed_over, kernels_share
 from trainobs.verdict.cpus import free_cpus, taken_by_others
 from trainobs.verdict.parts import Situation, known
@@ -200,7 +200,7 @@ _Rule = tuple[str, tuple[tuple[str, float | bool], ...], Callable[[Situation], f
 _COLLECTS: _Rule = (
     "gc.freeze() after the set-up, and collect no more than once in some hundred steps",
     (("gc", False),),
-    lambda now: known(now.ns(record.GARBAGE)),
+    lambda now: known(now.ns(names.GARBAGE)),
     PART,
 )
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from math import inf
 
-from trainobs.replay.trace import BESIDE as STORAGE_BESIDE
-from trainobs.replay.trace import STORAGE, asleep_for_storage, beside_for_storage
-from trainobs.verdict import record
+from trainobs.replay.trace import (
+    BESIDE,
+    COVERAGE,
+    STORAGE,
+    asleep_for_storage,
+    beside_for_storage,
+)
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.parts import Situation, known
 from trainobs.verdict.verdict import Cause
-
-COVERAGE = 0.60
-"""Share of the time in question that a cause has to explain before it is named."""
 
 _NETWORK_BYTES = 1024.0
 
@@ -50,7 +52,7 @@ def cause_of_undivided(now: Situation, slept: float) -> Cause:
 
 def _read_beside(now: Situation) -> float:
     """How long others waited for storage, where they may read for who makes the batches."""
-    return 0.0 if now.facts.workers else beside_for_storage(map(now.ns, STORAGE_BESIDE))
+    return 0.0 if now.facts.workers else beside_for_storage(map(now.ns, BESIDE))
 
 
 def _are_busy(now: Situation, slept: float) -> bool:
@@ -71,7 +73,7 @@ def used_in_wait(now: Situation) -> float:
     """CPU time of other threads that torch's own cannot have used: those compute in the step."""
     threads = (now.facts.torch_threads or inf) - 1 + now.facts.has_accelerator  # with autograd's
     used = known(now.ns("sched/thread_cpu_ns"))
-    return used - (threads * (now.parts.step - known(now.ns(record.LOADER))) if threads else 0.0)
+    return used - (threads * (now.parts.step - known(now.ns(names.LOADER))) if threads else 0.0)
 
 
 def surely_beside(now: Situation, used: float, awake: float) -> float:
@@ -86,7 +88,7 @@ def surely_beside(now: Situation, used: float, awake: float) -> float:
     return used - max(1.0, cpus - 1.0) * max(0.0, awake)
 
 
-BESIDE = {
+TOLD_BY = {
     Cause.HELPERS: ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns"),
     Cause.STORAGE_BESIDE: (*STORAGE, "sched/thread_iowait_ns"),
     Cause.CHILDREN: ("sched/child_cpu_ns",),

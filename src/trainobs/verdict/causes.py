@@ -8,14 +8,14 @@ from math import inf, isnan
 from typing import NamedTuple
 
 from trainobs.replay.predict import Replay
-from trainobs.replay.trace import COMPUTES, Trace
-from trainobs.verdict import asleep, kept, record
-from trainobs.verdict.asleep import COVERAGE
+from trainobs.replay.trace import COMPUTES, COVERAGE, Trace
+from trainobs.verdict import asleep, kept
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.cpus import contention
-from trainobs.verdict.parts import HANDED_NS, Situation, known, stolen
+from trainobs.verdict.parts import TAKEN_NS, Situation, known, stolen
 from trainobs.verdict.verdict import Cause, VerdictKind
 
-RIVAL = 0.60
+RIVAL_CAUSE = 0.60
 """Share of the largest cause from which on a second one keeps it from being named."""
 
 FETCHES_NS = 3e6
@@ -52,13 +52,15 @@ Candidates = Iterator[Candidate]
 
 def find(kind: VerdictKind, now: Situation) -> Candidate | None:
     """The candidate that covers the time in question, with none beside it; or None."""
+    if kind is VerdictKind.SLEEP:
+        return _asleep(now)
     whole, candidates = _QUESTIONS[kind](now)
     ordered = sorted(candidates, key=lambda one: -one.ns)
     if not ordered or whole <= 0 or ordered[0].ns < COVERAGE * whole:
         return None
     # What nothing explains may be one thing, too.
     rest = max(whole - sum(one.ns for one in ordered), *(one.ns for one in ordered[1:]), 0.0)
-    return None if rest > RIVAL * ordered[0].ns else ordered[0]
+    return None if rest > RIVAL_CAUSE * ordered[0].ns else ordered[0]
 
 
 def _loader(now: Situation) -> tuple[float, Candidates]:
@@ -70,7 +72,7 @@ def _loader(now: Situation) -> tuple[float, Candidates]:
         return whole, candidates
     if now.facts.workers is None:
         return whole, iter((Candidate(Cause.FETCH, _fetched(now), _FETCHED),))
-    return whole, (_inferred(now) if isnan(now.ns(record.SPLIT[0])) else _split(now))
+    return whole, (_inferred(now) if isnan(now.ns(names.LOADER_DEVICE)) else _split(now))
 
 
 def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
@@ -90,29 +92,35 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
     whole = saved(**device, **sleep, make_cpu=none, **nothing, start=0.0)
     # It may be more: what nobody makes leaves CPUs to the step. But the wait is in question.
     whole = min(whole, known(now.parts.part[VerdictKind.LOADER]))
-    names = record.SPLIT
-    fetched = min(saved(receive=min(trace.receive, HANDED_NS)), _fetched(now))
+    fetched = min(saved(receive=min(trace.receive, TAKEN_NS)), _fetched(now))
     handed = min(saved(**hand), handed_over(now)) - fetched
     return whole, iter(
         (
-            Candidate(Cause.STORAGE, saved(**device), names[:1]),
-            Candidate(Cause.TRANSFORM, saved(**cpu), names[2:3]),
-            Candidate(why, saved(**sleep), (*names[3:4], *asleep.BESIDE.get(why, ()))),
+            Candidate(Cause.STORAGE, saved(**device), (names.LOADER_DEVICE,)),
+            Candidate(Cause.TRANSFORM, saved(**cpu), (names.LOADER_COMPUTE,)),
+            Candidate(why, saved(**sleep), _slept(why)),
             Candidate(Cause.FETCH, fetched, _FETCHED),
-            Candidate(Cause.HANDOVER, max(0.0, handed), names[4:]),
+            Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,)),
             *_start(now, saved(start=trace.start - _theirs(trace.start, trace.start - other))),
             Candidate(
-                _lack(now), saved(cpus=inf, most_cpus=inf) if _lacks(now) else 0.0, names[1:2]
+                _lack(now),
+                saved(cpus=inf, most_cpus=inf) if _lacks(now) else 0.0,
+                (names.LOADER_CPU_WAIT,),
             ),
         )
     )
+
+
+def _slept(why: Cause) -> tuple[str, ...]:
+    """The metrics of what the loader slept for."""
+    return (names.LOADER_SLEEP, *asleep.TOLD_BY.get(why, ()))
 
 
 def _start(now: Situation, ns: float) -> Candidates:
     """Workers that start, if new ones do."""
     if now.facts.has_new_workers:
         cause = Cause.REMADE if now.facts.has_new_loaders else Cause.START
-        yield Candidate(cause, ns, (record.START, record.STARTING_WORKERS))
+        yield Candidate(cause, ns, (names.START, names.STARTING_WORKERS))
 
 
 def _theirs(start: float, sure: float) -> float:
@@ -144,7 +152,7 @@ def kernels_share(now: Situation) -> float:
 
 def reads_again(now: Situation) -> bool:
     """Whether memory may have held, and lost, half or more of what a loader reads from storage."""
-    waited = known(now.ns(record.SPLIT[0]))
+    waited = known(now.ns(names.LOADER_DEVICE))
     again = SMALLEST_PAGE * known(now.ns("memory/refault_count"))
     read = known(now.ns("block/read_bytes"))
     return waited >= STORAGE_SHOWS * now.parts.step and 0 < read <= 2 * again
@@ -160,8 +168,8 @@ def handed_over(now: Situation) -> float:
     """
     queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
     lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
-    took = known(now.ns(record.HANDOVER)) - known(now.ns(record.START)) - lacked
-    own = known(now.ns(record.LOADER) - now.ns(record.WAITED_OFF_CPU))
+    took = known(now.ns(names.HANDOVER)) - known(now.ns(names.START)) - lacked
+    own = known(now.ns(names.LOADER) - now.ns(names.WAITED_OFF_CPU))
     handing = _handing(now)
     taking = min(max(handing, _tensors_ns(now)), max(0.0, own))
     computed = handing + taking + max(0.0, asleep.used_in_wait(now))
@@ -187,17 +195,17 @@ def _fetched(now: Situation) -> float:
 
     At least: where the wait is not divided, all of its time off the CPU may be in it.
     """
-    off = now.ns(record.WAITED_OFF_CPU)
-    if isnan(off) and isnan(now.ns(record.SPLIT[0])):
+    off = now.ns(names.WAITED_OFF_CPU)
+    if isnan(off) and isnan(now.ns(names.LOADER_DEVICE)):
         off = now.ns("sched/main_offcpu_ns")
-    computed = max(0.0, known(now.ns(record.LOADER) - off))
+    computed = max(0.0, known(now.ns(names.LOADER) - off))
     # Some of the start of new workers is computed, too. Of others it is a sampler, or the like.
-    computed -= known(now.ns(record.START)) if now.facts.has_new_workers else 0.0
+    computed -= known(now.ns(names.START)) if now.facts.has_new_workers else 0.0
     if now.facts.workers is None:  # it may make the batches itself
         return max(0.0, computed)
     if not now.facts.workers or computed < FETCHES_NS:
         return 0.0
-    return max(0.0, computed - HANDED_NS - _tensors_ns(now))
+    return max(0.0, computed - TAKEN_NS - _tensors_ns(now))
 
 
 def _tensors_ns(now: Situation) -> float:
@@ -205,7 +213,7 @@ def _tensors_ns(now: Situation) -> float:
     return TENSOR_NS * (now.facts.tensors or 0)
 
 
-_FETCHED = (record.WAITED_OFF_CPU,)
+_FETCHED = (names.WAITED_OFF_CPU,)
 
 _CONTENTION = (
     "sched/thread_runqueue_ns",
@@ -216,26 +224,27 @@ _CONTENTION = (
 
 def _split(now: Situation) -> Candidates:
     """From the wait as it was divided where the batches were made."""
-    names = record.SPLIT
-    device, cpu_wait, compute, slept, handover = (now.ns(name) for name in names)
+    compute, slept = now.ns(names.LOADER_COMPUTE), now.ns(names.LOADER_SLEEP)
     why = asleep.cause_of(now)
     lacked = known(now.ns("sched/wait_runqueue_ns")) if now.facts.workers else 0.0
     # Of the training thread, which made the batches: no more than the rest of the step holds.
-    rest = now.parts.step - known(now.ns(record.LOADER))
-    collected = 0.0 if now.facts.workers else max(0.0, known(now.ns(record.GARBAGE)) - rest)
+    rest = now.parts.step - known(now.ns(names.LOADER))
+    collected = 0.0 if now.facts.workers else max(0.0, known(now.ns(names.GARBAGE)) - rest)
     collected = min(collected, known(compute))
-    yield Candidate(Cause.STORAGE, known(device), names[:1])
-    yield Candidate(Cause.TRANSFORM, known(compute) - collected, names[2:3])
-    yield Candidate(Cause.GARBAGE, collected, (*names[2:3], record.GARBAGE))
-    yield Candidate(why, known(slept), (*names[3:4], *asleep.BESIDE.get(why, ())))
-    yield from _start(now, _theirs(now.ns(record.START), now.ns(record.STARTING_WORKERS)))
+    yield from _measured(now, {Cause.STORAGE: names.LOADER_DEVICE})
+    yield Candidate(Cause.TRANSFORM, known(compute) - collected, (names.LOADER_COMPUTE,))
+    yield Candidate(Cause.GARBAGE, collected, (names.LOADER_COMPUTE, names.GARBAGE))
+    yield Candidate(why, known(slept), _slept(why))
+    yield from _start(now, _theirs(now.ns(names.START), now.ns(names.STARTING_WORKERS)))
     fetched = _fetched(now)
     yield Candidate(Cause.FETCH, fetched, _FETCHED)
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
-    if not isnan(slept) and known(now.ns("batch/compute_ns")) < COMPUTES * known(handover):
+    most = COMPUTES * known(now.ns(names.HANDOVER))
+    if not isnan(slept) and known(now.ns("batch/compute_ns")) < most:
         handed = handed_over(now) - fetched - _kept(now)
-        yield Candidate(Cause.HANDOVER, max(0.0, handed), names[4:])
-    yield Candidate(contention(now), known(cpu_wait) + lacked, (*names[1:2], *_CONTENTION))
+        yield Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,))
+    lacked += known(now.ns(names.LOADER_CPU_WAIT))
+    yield Candidate(contention(now), lacked, (names.LOADER_CPU_WAIT, *_CONTENTION))
 
 
 def _inferred(now: Situation) -> Candidates:
@@ -253,7 +262,7 @@ def _inferred(now: Situation) -> Candidates:
         metric = f"sched/{who}_{what}_ns"
         yield Candidate(cause, min(wait, known(now.ns(metric)) * share), (metric,))
     if workers:
-        yield from _start(now, _theirs(now.ns(record.START), now.ns(record.STARTING_WORKERS)))
+        yield from _start(now, _theirs(now.ns(names.START), now.ns(names.STARTING_WORKERS)))
         yield Candidate(Cause.FETCH, _fetched(now), ("sched/main_offcpu_ns",))
         return
     # The training thread makes the batches. Of all that it computed and slept, how much must lie
@@ -266,7 +275,7 @@ def _inferred(now: Situation) -> Candidates:
     yield Candidate(Cause.TRANSFORM, max(0.0, known(wait - off)), (metric,))
     slept = max(0.0, known(slept))
     why = asleep.cause_of_undivided(now, slept)
-    yield Candidate(why, slept, (metric, *asleep.BESIDE.get(why, ())))
+    yield Candidate(why, slept, (metric, *asleep.TOLD_BY.get(why, ())))
 
 
 def _compute(now: Situation) -> tuple[float, Candidates]:
@@ -274,11 +283,11 @@ def _compute(now: Situation) -> tuple[float, Candidates]:
     parts = now.parts
     return parts.most_lost, iter(
         (
-            Candidate(Cause.GARBAGE, known(parts.garbage), (record.GARBAGE,)),
+            Candidate(Cause.GARBAGE, known(parts.garbage), (names.GARBAGE,)),
             Candidate(
                 _device(now), known(parts.device), ("sched/work_iowait_ns", "io/main_fsync_ns")
             ),
-            Candidate(Cause.INTERPRETER, known(parts.interpreter), (record.INTERPRETER,)),
+            Candidate(Cause.INTERPRETER, known(parts.interpreter), (names.INTERPRETER,)),
             Candidate(
                 contention(now), known(parts.runqueue), ("sched/main_runqueue_ns", *_CONTENTION)
             ),
@@ -315,12 +324,12 @@ def _communication(now: Situation) -> tuple[float, Candidates]:
     return whole, iter((Candidate(Cause.STRAGGLER, whole - least, metric),))
 
 
-def _asleep(now: Situation) -> tuple[float, Candidates]:
+def _asleep(now: Situation) -> Candidate:
     """Processes of this run, if they computed while the training thread slept; else not known."""
     slept = now.parts.part[VerdictKind.SLEEP]
     beside = asleep.surely_beside(now, known(now.ns("sched/child_cpu_ns")), now.parts.step - slept)
     cause = Cause.CHILDREN if beside >= COVERAGE * slept else Cause.UNKNOWN
-    return 1.0, iter((Candidate(cause, 1.0, asleep.BESIDE.get(cause, ())),))
+    return Candidate(cause, slept, asleep.TOLD_BY.get(cause, ()))
 
 
 def _no_cpu(now: Situation) -> tuple[float, Candidates]:
@@ -354,10 +363,9 @@ _QUESTIONS: dict[VerdictKind, Callable[[Situation], tuple[float, Candidates]]] =
     VerdictKind.CHECKPOINT: _checkpoint,
     VerdictKind.VALIDATION: _nothing,
     VerdictKind.MEMORY: _memory,
-    VerdictKind.SLEEP: _asleep,
     VerdictKind.NO_CPU: _no_cpu,
     VerdictKind.DEVICE: _any_device,
     VerdictKind.ON_CPU: _nothing,
     VerdictKind.MIXED: _nothing,
 }
-"""Kind -> the time in question, and the candidates for it."""
+"""Kind -> the time in question, and the candidates for it; that of `SLEEP` is always named."""

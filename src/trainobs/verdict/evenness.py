@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.verdict.record import WINDOW, Floats, Record
+from trainobs.replay.trace import Floats
+from trainobs.verdict.record import WINDOW, Record
 
 MOST = 0.7
 """Share of the time that has to lie in some steps, for it to be theirs."""

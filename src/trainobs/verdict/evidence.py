@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainobs.core.catalogue import METRICS
 from trainobs.core.catalogue.named import named_phase
-from trainobs.verdict import record as names
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.causes import Candidate
 from trainobs.verdict.parts import Situation, known
 from trainobs.verdict.verdict import Evidence, VerdictKind
@@ -29,8 +29,8 @@ _METRICS_OF: Mapping[VerdictKind, tuple[str, ...]] = {
     VerdictKind.VALIDATION: (names.VALIDATION,),
     VerdictKind.MEMORY: ("memory/reclaim_ns", "memory/refault_count"),
     VerdictKind.SLEEP: names.SLEEPS,
-    VerdictKind.NO_CPU: OFF_CPU[1:2],
-    VerdictKind.DEVICE: OFF_CPU[2:],
+    VerdictKind.NO_CPU: ("sched/main_runqueue_ns",),
+    VerdictKind.DEVICE: ("sched/main_iowait_ns",),
 }
 
 _PARTS_OF: Mapping[VerdictKind, tuple[str, ...]] = {

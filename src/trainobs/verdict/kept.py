@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from trainobs.replay.trace import Floats
 
 KEPT = "batch/kept_ns"
 """Of the waits for finished batches, the time in which their workers made others."""

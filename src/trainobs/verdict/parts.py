@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.replay.predict import Replay
-from trainobs.verdict import record
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.verdict import Facts, VerdictKind
 
 BOUND = 0.20
 """Share of all time from which a cost is a bottleneck."""
 
-RIVAL = 0.5
+RIVAL_COST = 0.5
 """Share of the largest cost that makes a second bottleneck its equal."""
 
 OVERHEADS = (
@@ -40,7 +40,7 @@ SLEEP_SHOWS = 0.20
 """Share of the step from which unexplained sleep is taken for waiting in collectives. Less shows
 nothing: where collectives run on a GPU the host does not sleep in them."""
 
-HANDED_NS, HANDED_SHARE = 1e6, 0.1
+TAKEN_NS, TAKEN_SHARE = 1e6, 0.1
 """What taking over any batch may cost the training thread, in all and of the step: that much is
 nothing to remedy. In a step of 2 ms the whole of 1 ms would be."""
 
@@ -69,6 +69,8 @@ class StepParts:
         device: time in which it slept for a device.
         interpreter: time in which it slept for Python's interpreter lock.
         asleep: phase -> time in which it slept for something that is not known.
+        idle: time in which it slept for other threads of its process that did not compute, or must
+            have slept in no phase that is known.
         sees_sleep: whether it is known by phases what it slept for.
         unexplained: without that, time outside loader, checkpoints and validation in which it must
             have been off the CPU for no want of one; 0 with it.
@@ -85,6 +87,7 @@ class StepParts:
     device: float
     interpreter: float
     asleep: Mapping[str, float]
+    idle: float
     sees_sleep: bool
     unexplained: float
     off: float
@@ -140,56 +143,57 @@ def known(ns: float) -> float:
 
 
 def _knows_phases(mean: Mean) -> bool:
-    return not all(isnan(mean[name]) for name in record.PHASES)
+    return not all(isnan(mean[name]) for name in names.PHASES)
 
 
 def parts_of(mean: Mean, facts: Facts) -> StepParts:
     """Take a mean step apart."""
-    step = max(1.0, mean[record.STEP])
-    rare = known(mean[record.CHECKPOINT]) + known(mean[record.VALIDATION])
+    step = max(1.0, mean[names.STEP])
+    rare = known(mean[names.CHECKPOINT]) + known(mean[names.VALIDATION])
     usual = max(0.0, 1.0 - rare / step)
-    computing = sum(known(mean[name]) for name in (*record.COMPUTE, record.NAMED))
-    unmarked = known(mean[record.OTHER])  # collectives may be in no phase
-    garbage = mean[record.GARBAGE] * usual
+    computing = sum(known(mean[name]) for name in (*names.COMPUTE, names.NAMED))
+    unmarked = known(mean[names.OTHER])  # collectives may be in no phase
+    garbage = mean[names.GARBAGE] * usual
     device = _device(mean, facts)
     memory = _memory(mean, known(device))
     gil, polled = _interpreter(mean, usual)
-    asleep = {name.split("/")[1].removesuffix("_sleep_ns"): mean[name] for name in record.SLEEPS}
-    taken = float(taken_over(step, mean[record.LOADER], mean[record.WAITED_OFF_CPU], facts.workers))
+    asleep = {name.split("/")[1].removesuffix("_sleep_ns"): mean[name] for name in names.SLEEPS}
+    taken = float(taken_over(step, mean[names.LOADER], mean[names.WAITED_OFF_CPU], facts.workers))
     is_told = facts.has_accelerator or facts.world_size > 1  # it may be for these
-    sees_sleep = not all(isnan(mean[name]) for name in record.SLEEPS)
+    sees_sleep = not all(isnan(mean[name]) for name in names.SLEEPS)
     unexplained = 0.0 if is_told or sees_sleep else _outside(mean, rare)
-    asleep[""] = polled + _for_idle_threads(mean, gil + polled)
-    asleep[""] += max(0.0, known(unexplained - mean["sched/thread_cpu_ns"]) - stolen(mean, facts))
+    idle = polled + _for_idle_threads(mean, gil + polled)
+    idle += max(0.0, known(unexplained - mean["sched/thread_cpu_ns"]) - stolen(mean, facts))
     in_step = (known(ns) for phase, ns in asleep.items() if phase != "transfer")  # that is copying
-    slept = 0.0 if facts.has_accelerator else sum(in_step)
+    slept = 0.0 if facts.has_accelerator else sum(in_step) + idle
     communication = _at_most(computing + unmarked, _communication(mean, facts, step))
     computed = computing - known(communication)
-    waits = min(known(communication), asleep[""]) if facts.world_size > 1 else 0.0
+    waits = min(known(communication), idle) if facts.world_size > 1 else 0.0
     runqueue = _runqueue(mean, usual)
     device = device - known(memory) if known(memory) and known(device) else device
     is_all = not _knows_phases(mean)  # else it may lie in the wait for the loader, or in a save
     return StepParts(
         step=step,
         part={
-            VerdictKind.LOADER: mean[record.LOADER] - known(taken),
-            VerdictKind.COPY: mean[record.TRANSFER],
+            VerdictKind.LOADER: mean[names.LOADER] - known(taken),
+            VerdictKind.COPY: mean[names.TRANSFER],
             VerdictKind.COMMUNICATION: communication,
-            VerdictKind.CHECKPOINT: mean[record.CHECKPOINT],
-            VerdictKind.VALIDATION: mean[record.VALIDATION],
+            VerdictKind.CHECKPOINT: mean[names.CHECKPOINT],
+            VerdictKind.VALIDATION: mean[names.VALIDATION],
             VerdictKind.SLEEP: max(0.0, slept - waits),
             VerdictKind.COMPUTE: max(0.0, computed),
             VerdictKind.MEMORY: _at_most(step, memory),
             VerdictKind.NO_CPU: runqueue if is_all else nan,
             VerdictKind.DEVICE: device if is_all else nan,
         },
-        maybe_taking_over=min(HANDED_NS, HANDED_SHARE * step) if isnan(taken) else 0.0,
-        other=unmarked + known(mean[record.LOGGING]) + min(0.0, computed),
-        garbage=_at_most(max(0.0, step - rare - known(mean[record.LOADER])), garbage),
+        maybe_taking_over=min(TAKEN_NS, TAKEN_SHARE * step) if isnan(taken) else 0.0,
+        other=unmarked + known(mean[names.LOGGING]) + min(0.0, computed),
+        garbage=_at_most(max(0.0, step - rare - known(mean[names.LOADER])), garbage),
         runqueue=runqueue,
         device=device,
         interpreter=gil,
         asleep=asleep,
+        idle=idle,
         sees_sleep=sees_sleep,
         unexplained=unexplained,
         off=_off(mean, rare, computing),
@@ -207,7 +211,7 @@ def taken_over(step: Times, wait: Times, off: Times, workers: int | None) -> Tim
         off: of that, off the CPU; NaN if unknown, and then so is the answer.
         workers: of the loader.
     """
-    most = np.minimum(HANDED_NS, HANDED_SHARE * step)
+    most = np.minimum(TAKEN_NS, TAKEN_SHARE * step)
     taken: Times = np.clip(wait - off, 0.0, most) if workers else 0.0 * step
     return taken
 
@@ -218,22 +222,22 @@ def stolen(mean: Mean, facts: Facts) -> float:
         return 0.0
     cpus = (facts.cpus_at_most or 1.0) * facts.ranks_here
     share = max(0.0, known(mean["sched/others_cpu_ratio"]))
-    return min(1.0, share * cpus) * mean[record.STEP]
+    return min(1.0, share * cpus) * mean[names.STEP]
 
 
 def _outside(mean: Mean, rare: float) -> float:
     """Where no phase knows its sleep: what of it must lie outside loader and what is rare."""
     explained = known(mean["sched/main_runqueue_ns"]) + known(mean["sched/main_iowait_ns"])
-    slept = mean["sched/main_offcpu_ns"] - explained - known(mean[record.INTERPRETER])
-    outside = slept - known(mean[record.LOADER]) - rare
+    slept = mean["sched/main_offcpu_ns"] - explained - known(mean[names.INTERPRETER])
+    outside = slept - known(mean[names.LOADER]) - rare
     return outside if isnan(outside) else max(0.0, outside)
 
 
 def _off(mean: Mean, rare: float, computing: float) -> float:
     if not isnan(mean["sched/work_offcpu_ns"]):
         return mean["sched/work_offcpu_ns"]
-    off = mean["sched/main_offcpu_ns"] - rare - known(mean[record.LOADER])
-    return max(0.0, computing - known(mean[record.GARBAGE]) if isnan(off) else off)
+    off = mean["sched/main_offcpu_ns"] - rare - known(mean[names.LOADER])
+    return max(0.0, computing - known(mean[names.GARBAGE]) if isnan(off) else off)
 
 
 def _at_most(limit: float, ns: float) -> float:
@@ -250,16 +254,16 @@ def _device(mean: Mean, facts: Facts) -> float:
     """Time in which the training thread slept for a device outside loader and checkpoints."""
     if not isnan(mean["sched/work_iowait_ns"]):
         return mean["sched/work_iowait_ns"]
-    elsewhere = known(mean[record.CHECKPOINT]) + known(mean[record.VALIDATION])
+    elsewhere = known(mean[names.CHECKPOINT]) + known(mean[names.VALIDATION])
     if not facts.workers:  # it reads the data itself, as far as we know
-        elsewhere += known(mean[record.LOADER])
+        elsewhere += known(mean[names.LOADER])
     iowait = mean["sched/main_iowait_ns"]
     return iowait if isnan(iowait) else max(0.0, iowait - elsewhere)
 
 
 def _interpreter(mean: Mean, usual: float) -> tuple[float, float]:
     """The wait for the interpreter's lock; and what looks like it, with nobody who held it."""
-    waited = mean[record.INTERPRETER] * usual
+    waited = mean[names.INTERPRETER] * usual
     computed = mean["sched/thread_cpu_ns"]
     if isnan(waited) or isnan(computed) or computed >= HOLDS * waited:
         return waited, 0.0
@@ -268,7 +272,7 @@ def _interpreter(mean: Mean, usual: float) -> tuple[float, float]:
 
 def _for_others(mean: Mean) -> float:
     """The wait for other threads, also for the interpreter's lock, in work; NaN if unknown."""
-    slept = sum(mean[name] for name in record.SLEEPS) + mean["sched/work_iowait_ns"]
+    slept = sum(mean[name] for name in names.SLEEPS) + mean["sched/work_iowait_ns"]
     return mean["sched/work_offcpu_ns"] - mean["sched/work_runqueue_ns"] - slept
 
 
@@ -299,9 +303,9 @@ def _communication(mean: Mean, facts: Facts, step: float) -> float:
 def _unexplained_sleep(mean: Mean, facts: Facts) -> float:
     """Time off the CPU that nothing else that is known explains, such as the loader."""
     ready_or_device = mean["sched/main_runqueue_ns"] + mean["sched/main_iowait_ns"]
-    slept = mean["sched/main_offcpu_ns"] - ready_or_device - mean[record.INTERPRETER]
-    rare = known(mean[record.CHECKPOINT]) + known(mean[record.VALIDATION])
-    explained = mean[record.LOADER] + rare
+    slept = mean["sched/main_offcpu_ns"] - ready_or_device - mean[names.INTERPRETER]
+    rare = known(mean[names.CHECKPOINT]) + known(mean[names.VALIDATION])
+    explained = mean[names.LOADER] + rare
     return max(0.0, slept - explained) if not isnan(slept) and facts.workers else nan
 
 

@@ -16,101 +16,15 @@ import numpy.typing as npt
 
 from trainobs.core.catalogue.named import named_phase
 from trainobs.core.quotients import divided
-from trainobs.core.records import SETUP, UNKNOWN, StepTable
-from trainobs.replay.trace import BATCH, BATCH_BYTES, BATCH_MARKS, BATCH_TIMES, USED
-from trainobs.verdict import kept
+from trainobs.core.records import SETUP, StepTable
+from trainobs.replay.trace import Floats
+from trainobs.verdict import metric_names as names
 
-Floats = npt.NDArray[np.float64]
-
-STEP = "step/duration_ns"
-LOADER = "loader/wait_ns"
-TRANSFER = "phase/transfer_ns"
-COMPUTE = ("phase/forward_ns", "phase/backward_ns", "phase/optimizer_ns")
-CHECKPOINT = "phase/checkpoint_ns"
-VALIDATION = "phase/validation_ns"
-LOGGING = "phase/logging_ns"
-OTHER = "phase/other_ns"
-NAMED = "phase/*_ns"
-"""All phases with a name of the user's together; what no single one can be called."""
-PHASES = (LOADER, TRANSFER, *COMPUTE, CHECKPOINT, VALIDATION, LOGGING, NAMED, OTHER)
-GARBAGE = "python/gc_ns"
-INTERPRETER = "python/gil_wait_ns"
-WAITED_OFF_CPU = "sched/wait_offcpu_ns"
-"""Of the wait for data, that in which the training thread did not take batches over."""
-AWAITED = "sched/main_await_ns"
-"""Sleep of the training thread until another thread of its process was done."""
-START = "loader/start_stop_ns"
-STARTING_WORKERS = "loader/worker_start_stop_ns"
-HANDOVER = "loader/handover_ns"
-"""What is left of the wait for data; `START`, and what is taken over, are within it."""
-SPLIT = (
-    "loader/device_ns",
-    "loader/cpu_wait_ns",
-    "loader/compute_ns",
-    "loader/sleep_ns",
-    HANDOVER,
-)
-SLEEPS = (
-    "sched/transfer_sleep_ns",
-    "sched/forward_sleep_ns",
-    "sched/backward_sleep_ns",
-    "sched/optimizer_sleep_ns",
-    "sched/other_sleep_ns",
-)
-
-LOADERS = "batch/loaders"
-"""How many loaders gave the batches of a step."""
-
-INPUTS = tuple(
-    dict.fromkeys(
-        (
-            STEP,
-            *PHASES,
-            GARBAGE,
-            INTERPRETER,
-            START,
-            *SPLIT,
-            *SLEEPS,
-            *USED,
-            "sched/main_offcpu_ns",
-            "sched/main_iowait_ns",
-            "sched/main_runqueue_ns",
-            "sched/wait_runqueue_ns",
-            "sched/work_iowait_ns",
-            "sched/thread_runqueue_ns",
-            "sched/worker_iowait_ns",
-            "sched/worker_runqueue_ns",
-            "sched/child_cpu_ns",
-            "sched/throttled_ns",
-            "sched/others_cpu_ratio",
-            "io/data_read_ns",
-            "io/checkpoint_write_ns",
-            "io/fsync_ns",
-            "io/main_fsync_ns",
-            "io/checkpoint_fsync_ns",
-            "block/read_bytes",
-            "block/read_count",
-            "memory/major_fault_count",
-            "memory/refault_count",
-            "memory/worker_rss_bytes",
-            "memory/reclaim_ns",
-            "memory/main_reclaim_ns",
-            "net/sent_bytes",
-            "net/received_bytes",
-            "ranks/wait_ns",
-            *BATCH,
-            *kept.COLUMNS,
-            LOADERS,
-        )
-    )
-)
-"""Metrics, and what is known of batches; any of them may be missing."""
-
-BATCH_NEEDED = ("for_step", "loader", "worker", *BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS)
-"""Columns of the table `batches` that are looked at."""
-
-_INDEX = {name: index for index, name in enumerate(INPUTS)}
-_ALL_STEPS = [_INDEX[name] for name in (*PHASES, GARBAGE, START, STARTING_WORKERS, *SPLIT)]
+_INDEX = {name: index for index, name in enumerate(names.INPUTS)}
+_ALL_STEPS = [
+    _INDEX[name]
+    for name in (*names.PHASES, names.GARBAGE, names.START, names.STARTING_WORKERS, *names.SPLIT)
+]
 
 BLOCKS = 64
 """Blocks kept at most."""
@@ -145,12 +59,12 @@ class StepInputs:
     def __init__(self, columns: Mapping[str, Floats]) -> None:
         self.named = {name: column for name, column in columns.items() if named_phase(name)}
         count = max((len(column) for column in columns.values()), default=0)
-        rows = np.full((len(INPUTS), count), np.nan)
+        rows = np.full((len(names.INPUTS), count), np.nan)
         for name, index in _INDEX.items():
             if name in columns:
                 rows[index] = columns[name]
         if self.named:
-            rows[_INDEX[NAMED]] = np.nansum(list(self.named.values()), axis=0)
+            rows[_INDEX[names.NAMED]] = np.nansum(list(self.named.values()), axis=0)
         self.values = rows.T
         self.known = np.isfinite(self.values)
         self.parts = np.where(np.isnan(self.values), 0.0, self.values)
@@ -234,7 +148,7 @@ class Record:
         mean = divided(sums, known)
         mean[_ALL_STEPS] = np.where(known[_ALL_STEPS] > 0, sums[_ALL_STEPS] / len(self), np.nan)
         named = {name: total / len(self) for name, total in self._named.items()}
-        return named | dict(zip(INPUTS, mean.tolist(), strict=True))
+        return named | dict(zip(names.INPUTS, mean.tolist(), strict=True))
 
     def course(self, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
         """How a metric went: of each block its steps, and the value per step (0 for unknown)."""
@@ -274,8 +188,8 @@ class Record:
         """Put rows into the open block; how many went into it."""
         if not self._steps or self._steps[-1] == self._length:
             self._make_room()
-            self._sums.append(np.zeros(len(INPUTS)))
-            self._known.append(np.zeros(len(INPUTS)))
+            self._sums.append(np.zeros(len(names.INPUTS)))
+            self._known.append(np.zeros(len(names.INPUTS)))
             self._steps.append(0)
         room = self._length - self._steps[-1]
         self._sums[-1] += values[:room].sum(axis=0)
@@ -315,82 +229,3 @@ class FirstSteps:
         kept = np.zeros(len(table), np.bool_)
         kept[rows[skipped:]] = True
         return replace(table.select(kept), batches=table.batches)
-
-
-def columns_of(table: StepTable) -> dict[str, Floats]:
-    """The columns of steps, with what is known of their batches."""
-    if table.batches is None:
-        return table.columns
-    own = {name: table.batches[name] for name in BATCH_NEEDED}
-    wait = table.columns.get(LOADER, np.zeros(len(table)))
-    until = waited_until(table.start_ns, wait)
-    return table.columns | batch_columns(table.step, until, own) | kept.kept_columns(until, own)
-
-
-def waited_until(start_ns: npt.NDArray[np.int64], wait: Floats) -> Floats:
-    """When the wait for data of each step was over, if it came first; CLOCK_MONOTONIC in ns."""
-    return start_ns.astype(np.float64) + np.nan_to_num(wait)
-
-
-def batch_columns(
-    steps: npt.NDArray[np.int64],
-    until: Floats,
-    batches: Mapping[str, npt.NDArray[np.generic]],
-) -> dict[str, Floats]:
-    """What is known of the batches of steps, as columns of `INPUTS`.
-
-    Args:
-        steps: numbers of the steps, shape (n,). Where they do not ascend, as in a loop that counts
-            from 0 again in each epoch, nobody knows which step a batch was for.
-        until: when the wait of each was over, if it came first: what was asked for later, of a
-            loader that gives no other batches in time, is of a validation.
-        batches: column of the table `batches` -> values, -1 or NaN for unknown; with `for_step`.
-    """
-    for_step = np.asarray(batches["for_step"], np.float64)
-    is_told = bool((np.diff(steps) > 0).all())
-    at = np.searchsorted(steps, for_step)
-    is_own = (at < len(steps)) & is_told
-    is_own[is_own] = steps[at[is_own]] == for_step[is_own]
-    own = np.flatnonzero(is_own)
-    at = at[own]
-    loader = np.asarray(batches["loader"], np.int64)[own]
-    asked = np.asarray(batches["fetch_begin_ns"], np.float64)[own]
-    first = np.full(len(steps), np.inf)
-    np.fmin.at(first, at, asked)
-    # The first one is the training's even if the thread lost its CPU before it asked.
-    in_time = ~(asked > np.maximum(until, first)[at])
-    trains = in_time | np.isin(loader, _of_training(loader[in_time], at[in_time]))
-    own, at, loader = own[trains], at[trains], loader[trains]
-    columns = {}
-    for name in (*BATCH_TIMES, *BATCH_BYTES, *BATCH_MARKS):
-        values = np.asarray(batches[name], np.float64)[own]
-        values[values == UNKNOWN] = np.nan
-        column = np.full(len(steps), np.nan)
-        if name in BATCH_MARKS:
-            order = np.argsort(values)
-            column[at[order]] = values[order]  # of several the last one counts
-        else:
-            column[at] = 0.0
-            np.add.at(column, at, values)
-        columns[f"batch/{name}"] = column
-    given = np.unique(loader * len(steps) + at) % len(steps)
-    columns[LOADERS] = np.full(len(steps), np.nan)
-    columns[LOADERS][at] = np.bincount(given, minlength=len(steps))[at]
-    return columns
-
-
-def _of_training(loader: npt.NDArray[np.int64], at: npt.NDArray[np.int64]) -> list[int]:
-    """The loaders from which most steps take a batch as they begin, of those that take any.
-
-    They may give more to a step, which accumulates the gradients of several batches.
-
-    Args:
-        loader: of batches that were asked for as their steps began, shape (n,).
-        at: indices of these steps, shape (n,).
-    """
-    found = []
-    for number in np.unique(loader).tolist():
-        taking = np.unique(at[loader == number])
-        if len(taking) > 1 and 2 * len(taking) > taking[-1] - taking[0]:
-            found.append(number)
-    return found

@@ -12,18 +12,18 @@ from trainobs.core.text import percent
 from trainobs.replay.changes import MOST_WORKERS
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
-from trainobs.verdict import record as names
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.advice import KERNELS, advise
 from trainobs.verdict.asleep import surely_beside, used_in_wait
 from trainobs.verdict.causes import find, kernels_share, reads_again
 from trainobs.verdict.cpus import FULL, contention, cpus_used, free_cpus, is_full
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
-from trainobs.verdict.evidence import HELD_UP, WORTH_SHOWING, evidence, metrics_of
+from trainobs.verdict.evidence import WORTH_SHOWING, evidence, metrics_of
 from trainobs.verdict.parts import (
     BOUND,
     HOLDS,
     OVERHEADS,
-    RIVAL,
+    RIVAL_COST,
     Situation,
     known,
     parts_of,
@@ -31,7 +31,7 @@ from trainobs.verdict.parts import (
 from trainobs.verdict.record import WINDOW, Record
 from trainobs.verdict.unphased import outcome_of
 from trainobs.verdict.unpredictable import unpredictable
-from trainobs.verdict.verdict import Cause, Facts, Verdict, VerdictKind
+from trainobs.verdict.verdict import Cause, Facts, Outcome, Verdict, VerdictKind, abstained
 
 HELPED = 0.2
 """Share of a data set's sleep in which other threads surely compute, that is no waiting alone."""
@@ -52,7 +52,7 @@ SEVERAL = 1.1
 """Loaders that give batches to a step, on average, from which on a run has several: not only in the
 steps after which there is a validation."""
 
-_NOT_DONE = ("sched/work_runqueue_ns", names.GARBAGE, names.INTERPRETER, names.SLEEPS[-1])
+_NOT_DONE = ("sched/work_runqueue_ns", names.GARBAGE, names.INTERPRETER, names.OTHER_SLEEP)
 """Time outside the phases that is known for something else than what the loop does there. Waiting
 for a device is not: a checkpoint that nobody marks does, and the kernel tells no phase of it."""
 
@@ -75,6 +75,8 @@ _TIMES_OF: Mapping[Cause | None, tuple[str, ...]] = {
     Cause.FSYNC: ("sched/work_iowait_ns",),
 }
 """Where the time lies that held computation up; else it is the run queue."""
+
+_RUNQUEUE = ("sched/work_runqueue_ns",)
 
 
 def judge(record: Record, facts: Facts, *, replays: bool = True) -> Verdict:
@@ -99,64 +101,67 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         return Verdict(len(record), abstained_because="the steps were not timed")
     parts = parts_of(mean, facts)
     now = Situation(mean, parts, facts, None if replay is None or replay.refused else replay)
-    outcome, ns = _outcome(record, now)
-    if isinstance(outcome, str):
+    outcome = _outcome(record, now)
+    kind, ns = outcome.kind, outcome.ns
+    if kind is None:
         return Verdict(
             len(record),
             step_ns=parts.step,
             knows_phases=now.knows_phases,
             evidence=tuple(evidence(now, (), None)),
-            abstained_because=outcome,
+            abstained_because=outcome.abstained_because,
         )
-    held_up = outcome is VerdictKind.COMPUTE and parts.lost >= BOUND * parts.step
-    found = find(outcome, now) if held_up or outcome is not VerdictKind.COMPUTE else None
+    held_up = kind is VerdictKind.COMPUTE and parts.lost >= BOUND * parts.step
+    found = find(kind, now) if held_up or kind is not VerdictKind.COMPUTE else None
     cause = found.cause if found else None
     if held_up and found:  # `lost` has what others cost, too
         ns = min(ns, found.ns)
     taken_by, lacked = _taken_by(now, cause)
     by_others = Cause.OTHERS in (cause, taken_by) and facts.siblings_cpu_ratio >= SIBLINGS
-    costs = _costs(now) if outcome is VerdictKind.MIXED else ()
-    times = _times(outcome, cause, held_up=held_up)
+    costs = _costs(now) if kind is VerdictKind.MIXED else ()
+    times = _times(kind, cause, held_up=held_up)
     came_once = bool(times) and once(record, times) != ""  # nobody knows that it comes again
     return Verdict(
         len(record),
-        outcome,
+        kind,
         cause,
         ns,
         min(1.0, ns / parts.step),
         parts.step,
         costs=costs,
         held_up=held_up,
-        when=_when(record, outcome, times, held_up=held_up),
-        where=_where(outcome, now),
-        is_least=outcome is VerdictKind.SLEEP and not parts.sees_sleep,
+        when=_when(record, kind, times, held_up=held_up),
+        where=_where(kind, now),
+        is_least=kind is VerdictKind.SLEEP and not parts.sees_sleep,
         cpu_taken_by=taken_by,
         cpu_lacked_share=lacked,
         siblings=facts.siblings if by_others else 0,
         siblings_cpu_ratio=facts.siblings_cpu_ratio if by_others else 0.0,
         kernel_may_compute=cause is Cause.TRANSFORM and kernels_share(now) >= KERNELS,
-        may_be_read_again=outcome is VerdictKind.LOADER and reads_again(now),
+        may_be_read_again=kind is VerdictKind.LOADER and reads_again(now),
         knows_phases=now.knows_phases,
-        evidence=tuple(evidence(now, costs or (outcome,), found)),
-        advice=None if came_once else advise(outcome, cause, now),
+        evidence=tuple(evidence(now, costs or (kind,), found)),
+        advice=None if came_once else advise(kind, cause, now),
         replayed=None if replay is None else not replay.refused,
     )
 
 
-def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
+def _outcome(record: Record, now: Situation) -> Outcome:
     """The verdict and the time that it is about; or why there is none."""
     parts, part = now.parts, now.parts.part
     if not now.knows_phases:
         return outcome_of(now)
     marked = sum(known(now.ns(name)) for name in names.PHASES) / parts.step
     if abs(marked - 1.0) > ADDS_UP:
-        return f"the phases add up to {percent(marked)} of the step", 0.0
+        return abstained(f"the phases add up to {percent(marked)} of the step")
     costs = {kind: parts.least(kind) for kind in OVERHEADS}
     top = max(costs, key=lambda kind: costs[kind])
     most, lost = costs[top], parts.lost
     is_memory_unknown = isnan(part[VerdictKind.MEMORY])
     if is_memory_unknown and known(parts.device) >= max(BOUND * parts.step, most):
-        return "computation waited for a device, and nobody knows whether for want of memory", 0.0
+        return abstained(
+            "computation waited for a device, and nobody knows whether for want of memory"
+        )
     is_computation = _is_computation(now)
     some = UnevenTime(0.0, "")
     if is_computation:
@@ -165,25 +170,27 @@ def _outcome(record: Record, now: Situation) -> tuple[VerdictKind | str, float]:
     other = max(0.0, parts.other - not_done)
     unmarked = 0.0 if is_computation else other
     if lost >= max(BOUND * parts.step, most, some.ns, unmarked, known(parts.unexplained)):
-        return VerdictKind.COMPUTE, lost
+        return Outcome(VerdictKind.COMPUTE, lost)
     if unmarked >= max(BOUND * parts.step, most):
-        return _unmarked(now, parts.other), 0.0
+        return abstained(_unmarked(now, parts.other))
     if why := _why_unseen(now, top, most):
-        return why, 0.0
+        return abstained(why)
     if some.ns >= max(BOUND * parts.step, most):
         share = percent(some.ns / parts.step)
-        return f"{share} of all time is what the loop takes longer {some.where}, {_RARE}", 0.0
+        return abstained(f"{share} of all time is what the loop takes longer {some.where}, {_RARE}")
     if most >= BOUND * parts.step:
         second = max(ns for kind, ns in costs.items() if kind is not top)
-        if second >= max(BOUND * parts.step, RIVAL * most):
-            return VerdictKind.MIXED, min(parts.step, sum(part[kind] for kind in _costs(now)))
-        return top, part[top]
+        if second >= max(BOUND * parts.step, RIVAL_COST * most):
+            return Outcome(
+                VerdictKind.MIXED, min(parts.step, sum(part[kind] for kind in _costs(now)))
+            )
+        return Outcome(top, part[top])
     if isnan(part[VerdictKind.COMMUNICATION]):
-        return "the time in collectives was not measured", 0.0
+        return abstained("the time in collectives was not measured")
     computing = known(part[VerdictKind.COMPUTE])
     if isnan(now.ns("sched/main_offcpu_ns")):
-        return _uncounted(now), 0.0
-    return VerdictKind.COMPUTE, computing + (other if is_computation else 0.0)
+        return abstained(_uncounted(now))
+    return Outcome(VerdictKind.COMPUTE, computing + (other if is_computation else 0.0))
 
 
 def _why_unseen(now: Situation, top: VerdictKind, most: float) -> str:
@@ -194,7 +201,7 @@ def _why_unseen(now: Situation, top: VerdictKind, most: float) -> str:
     if slept >= max(BOUND * parts.step, most) and not is_asleep:
         share = percent(min(1.0, slept / parts.step))
         return f"for {share} of the step the training thread is off the CPU, and nobody knows why"
-    is_seen = not isnan(now.ns(names.INTERPRETER)) or not isnan(now.ns(names.SPLIT[0]))
+    is_seen = not isnan(now.ns(names.INTERPRETER)) or not isnan(now.ns(names.LOADER_DEVICE))
     # Who waits for that lock is off the CPU.
     off = now.ns("sched/main_offcpu_ns") - known(now.ns("sched/main_runqueue_ns"))
     beside = 0.0 if is_seen else min(used_in_wait(now), inf if isnan(off) else off)
@@ -287,7 +294,7 @@ def replay_of(record: Record, facts: Facts) -> Replay | None:
 def _times(kind: VerdictKind, cause: Cause | None, *, held_up: bool) -> tuple[str, ...]:
     """The times that a verdict is about."""
     if kind is VerdictKind.COMPUTE:
-        return _TIMES_OF.get(cause, HELD_UP[:1]) if held_up else _COMPUTING
+        return _TIMES_OF.get(cause, _RUNQUEUE) if held_up else _COMPUTING
     return metrics_of(kind)
 
 
@@ -302,7 +309,7 @@ def _when(record: Record, kind: VerdictKind, times: tuple[str, ...], *, held_up:
 
 def _taken_by(now: Situation, cause: Cause | None) -> tuple[Cause | None, float]:
     """Who had the CPUs that were lacking, beside the cause; and the share of the step."""
-    lacked = known(now.ns(names.SPLIT[1])) + known(now.parts.runqueue)
+    lacked = known(now.ns(names.LOADER_CPU_WAIT)) + known(now.parts.runqueue)
     share = min(1.0, lacked / now.parts.step)
     who = contention(now)
     is_sure = who is Cause.QUOTA or (who is Cause.OTHERS and is_full(now))
@@ -316,6 +323,8 @@ def _where(kind: VerdictKind, now: Situation) -> str:
         return ""
     in_step = [(phase, known(ns)) for phase, ns in parts.asleep.items() if phase != "transfer"]
     phase, ns = max(in_step, key=lambda item: item[1])
+    if ns < parts.idle:  # most of it lies in no phase that is known
+        return ""
     most = _MOST_OF_IT * parts.part[kind]
     if phase == "other" and known(now.ns(names.NAMED)) + known(now.ns(names.LOGGING)):
         phase = _named(now, ns, most)

@@ -10,18 +10,18 @@ from __future__ import annotations
 from math import isnan
 
 from trainobs.core.text import percent
-from trainobs.verdict.parts import BOUND, OVERHEADS, RIVAL, Situation, known
-from trainobs.verdict.verdict import VerdictKind
+from trainobs.verdict.parts import BOUND, OVERHEADS, RIVAL_COST, Situation, known
+from trainobs.verdict.verdict import Outcome, VerdictKind, abstained
 
 _HELD = (VerdictKind.NO_CPU, VerdictKind.DEVICE, VerdictKind.MEMORY)
 """What no GPU and no other rank is waited for in."""
 
 
-def outcome_of(now: Situation) -> tuple[VerdictKind | str, float]:
+def outcome_of(now: Situation) -> Outcome:
     """The verdict and the time that it is about; or why there is none."""
     parts, off = now.parts, now.ns("sched/main_offcpu_ns")
     if isnan(off):
-        return "no phase of the steps is known, nor when the training thread had a CPU", 0.0
+        return abstained("no phase of the steps is known, nor when the training thread had a CPU")
     costs = {kind: parts.least(kind) for kind in OVERHEADS}
     top = max(costs, key=lambda kind: costs[kind])
     most, on = costs[top], max(0.0, parts.step - off)
@@ -29,21 +29,21 @@ def outcome_of(now: Situation) -> tuple[VerdictKind | str, float]:
     slept = min(parts.step, max(0.0, off - held))
     is_bound = most >= BOUND * parts.step
     if now.facts.has_accelerator and not (is_bound and top in _HELD and most >= max(on, slept)):
-        return _maybe_for_gpu(slept / parts.step, on / parts.step), 0.0
+        return abstained(_maybe_for_gpu(slept / parts.step, on / parts.step))
     is_asleep = is_bound and top is VerdictKind.SLEEP
     if slept >= max(BOUND * parts.step, most) and not is_asleep:
         share = percent(slept / parts.step)
         whom = "which may be for other ranks"
         if now.facts.world_size == 1:
             whom = "and other threads of its process compute, for which it may wait"
-        return f"for {share} of the step the training thread sleeps, {whom}", 0.0
+        return abstained(f"for {share} of the step the training thread sleeps, {whom}")
     if not is_bound:
-        return VerdictKind.ON_CPU, on
+        return Outcome(VerdictKind.ON_CPU, on)
     of_two = sorted(costs, key=lambda kind: -costs[kind])[:2]
-    if costs[of_two[1]] >= max(BOUND * parts.step, RIVAL * most):
+    if costs[of_two[1]] >= max(BOUND * parts.step, RIVAL_COST * most):
         bound = [ns for ns in costs.values() if ns >= BOUND * parts.step]
-        return VerdictKind.MIXED, min(parts.step, sum(bound))
-    return top, most
+        return Outcome(VerdictKind.MIXED, min(parts.step, sum(bound)))
+    return Outcome(top, most)
 
 
 def _maybe_for_gpu(slept: float, on: float) -> str:

@@ -6,7 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.text import percent
-from trainobs.verdict.record import STEP, Floats, Sample
+from trainobs.replay.trace import Floats
+from trainobs.verdict.metric_names import STEP
+from trainobs.verdict.record import Sample
 from trainobs.verdict.verdict import Facts
 
 FALLS = 2 / 3

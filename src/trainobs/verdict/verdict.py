@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainobs.core.records import RunInfo
+from trainobs.replay.changes import KNOWN
 
 
 class VerdictKind(Enum):
@@ -92,12 +93,17 @@ class Advice:
     Attributes:
         text: what to do.
         gain: least and most speed-up that it is predicted to bring; None: nobody knows the most.
-        change: the same for programs: name -> value, as `trainobs whatif` takes it.
+        change: the same for programs: name -> value.
     """
 
     text: str
     gain: tuple[float, float | None]
     change: Mapping[str, float | bool] = field(default_factory=dict)
+
+    @property
+    def can_be_replayed(self) -> bool:
+        """Whether `trainobs whatif` takes the change; it knows none of a training's own code."""
+        return self.change.keys() <= KNOWN.keys()
 
 
 @dataclass(frozen=True)
@@ -161,6 +167,25 @@ class Facts:
         return bool(self.workers) and (
             not self.has_persistent_workers or self.has_new_loaders is True
         )
+
+
+class Outcome(NamedTuple):
+    """What bounds the steps, and for how long; or why nobody can tell.
+
+    Attributes:
+        kind: None where a verdict abstains.
+        ns: time of the part that `kind` names.
+        abstained_because: why there is no `kind`, or None.
+    """
+
+    kind: VerdictKind | None
+    ns: float = 0.0
+    abstained_because: str | None = None
+
+
+def abstained(because: str) -> Outcome:
+    """No kind, and why."""
+    return Outcome(None, abstained_because=because)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ function chart(data, metrics, names, width, cursor) {
   const { chart: title, unit, kind } = metrics[names[0]];
   const most = Math.max(...names.flatMap((name) => data.columns[name].map((value) => value ?? 0)));
   const { factor, name: axisName } = axisUnit(most, unit);
-  const labels = names.length > 1 ? names.map((name) => metrics[name].label) : [title];
+  const labels = names.length > 1 ? names.map((name) => metrics[name].alone) : [title];
   const per = kind === "sum" ? " a step" : "";
   const isLine = names.some((name) => knownOf(data.columns[name]) > 1);
   const plot = el("div");
@@ -70,7 +70,7 @@ function chart(data, metrics, names, width, cursor) {
       `${said(name, k)}: ${means[name]}`))),
     line, el("details", {}, el("summary", {}, "What these are"),
       table(`${title}, ${ofWhat}`, ["metric", ofWhat, "what it tells"],
-        names.map((name) => [metrics[name].label, means[name], metrics[name].tells]))));
+        names.map((name) => [metrics[name].alone, means[name], metrics[name].tells]))));
   figure.onkeydown = (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!step) return;

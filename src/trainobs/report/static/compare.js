@@ -84,7 +84,7 @@ const signed = (ns) => (ns < 0 ? `−${duration(-ns)}` : `+${duration(ns)}`);
 
 function conditions({ conditions: found }) {
   if (!found.length) return null;
-  return section("compare-conditions", "Under which conditions", table("Means over the runs of each side", ["", "A", "B"],
+  return section("compare-conditions", "Under which conditions", table("Means of a step, over the runs of each side", ["", "A", "B"],
     found.map(({ label, unit, values }) => [label, ...values.map((value) => inUnit(value, unit))])));
 }
 

@@ -4,43 +4,19 @@ import { el, section, table } from "./dom.js";
 import { duration, gained, inUnit, percent, quantity } from "./format.js";
 import { STEP, mean, partsOf } from "./parts.js";
 
-const KINDS = {
-  "loader-bound": "Training waits for its data.",
-  "copy-bound": "Moving batches to the device takes the time.",
-  "compute-bound": "The computation itself takes the time.",
-  "communication-bound": "Training waits for other ranks.",
-  "checkpoint-bound": "Saving checkpoints takes the time.",
-  "validation-bound": "Validation takes the time.",
-  "memory-bound": "This run is short of memory.",
-  "no CPU free": "The training thread is ready to run, and has no CPU.",
-  "waiting for a device": "The training thread sleeps for a device.",
-  "computing": "The training thread computes.",
-  "asleep": "The training thread sleeps in the step.",
-  "mixed": "Several costs count, and none of them stands out.",
-};
-
 const LEAST = 0.001; // share of the step below which evidence says nothing
 
-export function verdictSection({ verdict: { run, epochs }, would_help: help }) {
+export function verdictSection({ verdict: { run, epochs }, would_help: help, said }) {
   const others = Object.entries(epochs);
-  const heldUp = run.kind === "compute-bound" && run.cause;
-  const meaning = heldUp ? "Computation is held up." : KINDS[run.kind];
+  const muted = (text) => (text ? el("p", { class: "muted" }, text) : null);
   return section("verdict", "Verdict",
     el("p", { class: "kind" }, run.text[0]),
-    meaning ? el("p", { class: "muted" }, [meaning, ...run.notes.map((note) => ` Note: ${note}.`)].join("")) : null,
+    muted(said.meaning && [said.meaning, ...run.notes.map((note) => ` Note: ${note}.`)].join("")),
     run.advice ? el("p", { class: "advice" }, el("b", {}, "Advice: "), run.text.at(-1).replace(/^advice: /, "")) : null,
-    helpTable(help) ?? (run.kind ? helpNote(help, run.advice) : null),
-    help.unknown?.workers && ["loader-bound", "mixed"].includes(run.kind)
-      ? el("p", { class: "muted" }, `What another num_workers would do is not predicted: ${help.unknown.workers}.`) : null,
+    helpTable(help) ?? muted(said.unknown),
+    muted(said.workers),
     others.length > 1 ? el("details", {}, el("summary", {}, `Verdicts on ${others.length} epochs`),
       el("ul", {}, others.map(([epoch, one]) => el("li", {}, `epoch ${epoch}: ${one.text[0]}`)))) : null);
-}
-
-function helpNote({ refused, replayed }, advice) {
-  if (refused) return el("p", { class: "muted" }, `What ${advice ? "else " : ""}would help is not known: ${refused}.`);
-  if (advice) return null;
-  if (!replayed) return el("p", { class: "muted" }, "What would help is not known: too little is known of how the batches were made to replay this run.");
-  return el("p", { class: "muted" }, "What would help is not known: no change of the loader, its storage, checkpoints or validation is sure to bring 5 % by a replay, which can try no others.");
 }
 
 // In place of steps, where there are none.

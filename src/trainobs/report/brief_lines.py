@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.unnamed_reads import told_of
-from trainobs.core.labels import label_of
+from trainobs.core.labels import SHORT, label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
 from trainobs.report.loaders import DID
@@ -21,26 +21,13 @@ _NOTABLE = 0.05
 _HANDOVER, _START = "loader/handover_ns", "loader/start_stop_ns"
 
 _WAITED = {
-    "loader/compute_ns": "computing",
-    "loader/device_ns": "asleep for a device",
-    "loader/cpu_wait_ns": "without a CPU",
-    "loader/sleep_ns": "asleep, cause unknown",
-    _HANDOVER: "batches made, not yet received",
+    **{f"loader/{name}": label for name, label in DID.items()},
+    _HANDOVER: label_of(_HANDOVER).strip(),
 }
 """What who made the awaited batch did meanwhile."""
 
 _CAUSES = 2
 """Shares that a line has room for."""
-
-_SLOW = 2.0
-"""How many times as long as any other a worker takes for a batch that is worth a line."""
-
-_SOME = 8
-"""Batches of each worker from which on they are compared."""
-
-_ALIKE = 1.1
-"""How many times as many batches as another a worker may have made, to be compared: those of one
-loader take turns, and those of several loaders have the same numbers."""
 
 _LEAST = 0.005
 """Share below which a cause is left out."""
@@ -49,17 +36,11 @@ _SERVED = 0.01
 """Share of the lookups that the hottest rows have to serve for a line about them: a budget for one
 row of each table may serve next to none."""
 
-_GPU = {
-    "gpu/sm_active_ratio": "multiprocessors at work {}",
-    "gpu/tensor_active_ratio": "tensor cores {}",
-    "gpu/dram_active_ratio": "memory {}",
-}
-
-_HELD = {
-    "gpu/throttle_power_ratio": "the power limit",
-    "gpu/throttle_thermal_ratio": "heat",
-    "gpu/throttle_hardware_ratio": "the hardware",
-}
+_HELD = (
+    "gpu/throttle_power_ratio",
+    "gpu/throttle_thermal_ratio",
+    "gpu/throttle_hardware_ratio",
+)
 
 
 def loader_and_storage(summary: dict[str, Any], most: int) -> Iterator[str]:
@@ -100,7 +81,7 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
     waited = step["parts"].get(_WAIT, 0.0) if step else 0.0
     if not step or waited < _NOTABLE * step["mean_ns"]:
         return
-    yield from _slow_worker(summary["workers"])
+    yield from _slow_worker(found)
     causes = _causes(step["waited"], waited, step["parts"].get(TAKING, 0.0))
     time = f"Loader: waited for {duration(waited)} a step"
     if causes:
@@ -110,19 +91,12 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{time}; how its batches were made was not recorded"
 
 
-def _slow_worker(workers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The one worker that is slower than all others, if there are any and it is."""
-    processes = [one for one in workers if one["worker"] is not None]
-    if any(one["made_ns"] is None or one["batches"] < _SOME for one in processes):
-        return
-    counts = [one["batches"] for one in processes]
-    if counts and max(counts) > _ALIKE * min(counts):
-        return
-    made = sorted((one["made_ns"], one["worker"]) for one in processes)
-    if len(made) > 1 and made[-1][0] >= _SLOW * made[-2][0] > 0:
-        rest = duration(sum(ns for ns, _ in made[:-1]) / (len(made) - 1))
-        others = "the others" if len(made) > 2 else "the other"
-        yield f"  worker {made[-1][1]} takes {duration(made[-1][0])} a batch, {others} {rest}"
+def _slow_worker(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """The one worker that is slower than all others, if there is one."""
+    if slow := found and found["slow_worker"]:
+        others = "the others" if found["workers"] > 2 else "the other"
+        took, rest = duration(slow["made_ns"]), duration(slow["others_ns"])
+        yield f"  worker {slow['worker']} takes {took} a batch, {others} {rest}"
 
 
 def _causes(known: Mapping[str, float], waited: float, taking: float) -> dict[str, float]:
@@ -262,14 +236,14 @@ def _gpu(summary: dict[str, Any]) -> Iterator[str]:
     if not device:
         return
     parts = [
-        form.format(percent(value))
-        for name, form in _GPU.items()
+        f"{label} {percent(value)}"
+        for name, label in SHORT.items()
         if (value := _mean(summary, name)) is not None
     ]
     if (power := _mean(summary, "gpu/power_w")) is not None:
         parts.append(f"{power:.0f} W")
-    held = {why: _mean(summary, name) for name, why in _HELD.items()}
-    parts += [f"clocks held down by {why} {percent(share)}" for why, share in held.items() if share]
+    held = {name: _mean(summary, name) for name in _HELD}
+    parts += [f"{label_of(name)} {percent(share)}" for name, share in held.items() if share]
     name = device.get("name", device.get("uuid", "in use"))
     yield f"GPU: {name}: {', '.join(parts) or 'what it did is unknown'}"
 
