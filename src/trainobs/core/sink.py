@@ -37,7 +37,7 @@ class Sink:
     """Whether it has to be called in the training process, since it needs more of that than what
     calls bring."""
     lost_steps = 0
-    """Step records that this sink had to drop."""
+    """Steps whose records, or what belongs to them, this sink had to drop."""
 
     def begin(self, info: RunInfo) -> None:
         """Open the run."""
