@@ -93,12 +93,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def leak_check() -> Iterator[None]:
-    """Fails a test that leaves a thread, a process or a BPF descriptor, or changes the process."""
-    before = _things()
+def leak_check(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fails a test that leaves a thread, a process or the like, or changes the process."""
+    base = tmp_path_factory.getbasetemp()
+    before = _things(base)
     yield
     deadline = time.monotonic() + PATIENCE_S
-    while (left := _left(before, _things())) and time.monotonic() < deadline:
+    while (left := _left(before, _things(base))) and time.monotonic() < deadline:
         time.sleep(0.02)
     if "current directory" in left:  # or every test after this one would suffer
         os.chdir(next(iter(before["current directory"]))[0])
@@ -213,11 +214,13 @@ def _forget_jobs_of_module(item: pytest.Item) -> None:
                 fixture.finish(item._request)
 
 
-def _things() -> Things:
+def _things(base: Path) -> Things:
+    """What there is now; of mounts, those below the directory of this process's tests."""
     return {
         "threads": {(thread.name, thread.ident) for thread in threading.enumerate()},
         "processes": _child_processes(),
         "BPF descriptors": _bpf_descriptors(),
+        "mounts": _mounts(base),
         # pytest itself writes the name of the running test.
         "environment": {pair for pair in os.environb.items() if pair[0] != b"PYTEST_CURRENT_TEST"},
         "current directory": {(os.getcwd(), None)},
@@ -251,6 +254,11 @@ def _read(path: str) -> str:
             return file.read().decode()
     except OSError:
         return ""
+
+
+def _mounts(base: Path) -> set[tuple[str, object]]:
+    points = (line.split()[1] for line in _read("/proc/self/mounts").splitlines())
+    return {(point, None) for point in points if base in Path(point).parents}
 
 
 def _bpf_descriptors() -> set[tuple[str, object]]:

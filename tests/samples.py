@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -198,4 +199,14 @@ def small_disk(path: Path, options: str) -> Iterator[Path]:
     try:
         yield path
     finally:
-        subprocess.run(["umount", path], check=True)
+        _unmount(path)
+
+
+def _unmount(path: Path) -> None:
+    # Threads of pyarrow close a file some milliseconds after the call that read it has returned.
+    deadline = time.monotonic() + 5
+    while subprocess.run(["umount", path], check=False).returncode:
+        if time.monotonic() > deadline:
+            subprocess.run(["umount", "--lazy", path], check=True)
+            raise RuntimeError(f"something still uses a file of {path}")
+        time.sleep(0.02)

@@ -33,6 +33,10 @@ def test_descriptor():
     map_create, array = 0, struct.pack("IIII", 2, 4, 8, 1)
     assert kernel_state.bpf(map_create, ctypes.create_string_buffer(array)) >= 0
 
+def test_mount(tmp_path):
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path], check=True)
+    kept.append(tmp_path)
+
 def test_innocent(monkeypatch, tmp_path):
     conftest.PATIENCE_S = 60
     monkeypatch.setenv("TOBS_GONE", "1")
@@ -42,6 +46,7 @@ def test_innocent(monkeypatch, tmp_path):
 def test_cleaner():
     kept[0].kill()
     kept[0].wait()
+    subprocess.run(["umount", kept[1]], check=True)
 """
 
 
@@ -104,12 +109,13 @@ def outcome(folder: Path, tests: str, **environment: str) -> str:
 def test_what_a_test_leaves_behind_is_an_error_of_that_test(tmp_path):
     printed = outcome(tmp_path, CULPRITS)
     errors = re.findall(r"at teardown of test_(\w+) _+\nleft behind: (.*)", printed)
-    assert dict(errors) == {
+    assert {test: re.sub(r"/\S+/test_", "test_", left) for test, left in errors} == {
         "thread": "{'threads': ['sleeper']}",
         "process": "{'processes': ['sleep 60 ']}",
         "environment": "{'environment': ['TOBS_LEFT']}",
         "directory": f"{{'current directory': {sorted(['/', str(ROOT)])}}}",
         "descriptor": "{'BPF descriptors': ['anon_inode:bpf-map']}",
+        "mount": "{'mounts': ['test_mount0']}",
     }
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from tests.samples import batch, info, part_files
 from trainobs.core.collectives import Collective
+from trainobs.core.file_rows import IO_ROW, NOTHING, IoRows
 from trainobs.core.records import UNKNOWN
-from trainobs.runlog import arrivals
-from trainobs.runlog.arrivals import ALL, BLOCK, SEAL_ROWS, ArrivalsSink
+from trainobs.runlog import row_sink
+from trainobs.runlog.arrivals import ALL, BLOCK, ArrivalsSink
+from trainobs.runlog.io import IoSink
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import ARRIVALS
 from trainobs.runlog.writer import RunLogSink
+from trainobs.session.delivery import Deliveries
 
 REST = Collective.ALL_GATHER, 8, UNKNOWN
 
@@ -64,9 +70,8 @@ def test_a_long_run_keeps_one_block_in_eight_in_small_parts(log):
     kept = sorted(seq for _, seq in found)
     assert kept[:ALL] == list(range(ALL))
     sizes = [pq.read_metadata(path).num_rows for path in part_files(run, 0, ARRIVALS)]
-    assert sizes == [SEAL_ROWS] * (len(found) // SEAL_ROWS) + (
-        [len(found) % SEAL_ROWS] if len(found) % SEAL_ROWS else []
-    )
+    whole, rest = divmod(len(found), ArrivalsSink.seal_rows)
+    assert sizes == [ArrivalsSink.seal_rows] * whole + [rest] * bool(rest)
     stored = sum(path.stat().st_size for path in part_files(run, 0, ARRIVALS))
     assert stored / len(found) < 6
 
@@ -89,18 +94,36 @@ def test_without_arrivals_there_is_no_file(log):
     assert RunLog.open(run).ranks[0].arrivals() == {}
 
 
-def test_a_disk_that_refuses_is_tried_again_and_memory_is_bounded(log, monkeypatch):
+def test_a_disk_that_refuses_is_tried_again_and_what_memory_cannot_hold_is_counted(
+    log, monkeypatch
+):
     sink, rows, run = log
-    monkeypatch.setattr(arrivals, "HELD_ROWS", 100)
-    monkeypatch.setattr(arrivals, "store", refuse)
-    rows += [(0, seq, 10**15 + seq) for seq in range(150)]
-    sink.look()
-    with pytest.raises(OSError, match="full"):
-        sink.flush()
+    monkeypatch.setattr(ArrivalsSink, "held_rows", 100)
+    monkeypatch.setattr(row_sink, "store", refuse)
+    deliveries = Deliveries([sink])
+    for first in range(0, 240, 40):
+        rows += [(0, seq, 10**15 + seq) for seq in range(first, first + 40)]
+        deliveries.write(batch([first // 40]))
+        deliveries.flush()
     monkeypatch.undo()
-    sink.flush()
-    assert len(RunLog.open(run).ranks[0].arrivals()) == 100
+    summary = deliveries.settle({})
+    assert summary["lost_steps"] == {"log of arrivals": 4}
+    assert summary["lost_because"] == {"log of arrivals": "ENOSPC: No space left on device"}
+    assert len(RunLog.open(run).ranks[0].arrivals()) == 80
+
+
+def test_lost_files_of_an_epoch_count_all_its_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(IoSink, "held_rows", 3)
+    monkeypatch.setattr(row_sink, "store", refuse)
+    over: list[IoRows] = []
+    deliveries = Deliveries([IoSink(tmp_path, 0, lambda is_last: over.pop() if over else NOTHING)])
+    for step in range(30):
+        if step % 10 == 9:
+            over.append(IoRows(np.zeros(2, IO_ROW), NOTHING.spread))
+        deliveries.write(batch([step]))
+    monkeypatch.undo()
+    assert deliveries.settle({})["lost_steps"] == {"log of files": 20}
 
 
 def refuse(*arguments: object) -> None:
-    raise OSError("full")
+    raise OSError(errno.ENOSPC, "No space left on device")

@@ -12,7 +12,6 @@ import pytest
 from tests.samples import ITEM, USER, batch, info, lookup_rows
 from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
 from trainobs.core.records import SETUP
-from trainobs.runlog import embeddings
 from trainobs.runlog.embeddings import EmbeddingsSink
 from trainobs.runlog.writer import RunLogSink
 
@@ -70,7 +69,7 @@ def test_the_run_log_of_a_run_without_tables_has_no_word_of_them(tmp_path):
 
 
 def test_rows_across_sealed_parts_are_all_there_once(sink, tmp_path, monkeypatch):
-    monkeypatch.setattr(embeddings, "SEAL_ROWS", 100)
+    monkeypatch.setattr(EmbeddingsSink, "seal_rows", 100)
     whole = lookup_rows(*((n // 2, n % 2, {"lookup_count": n}) for n in range(250)))
     for first in range(0, 250, 14):
         sink.write(steps(whole[first : first + 14]))
@@ -101,7 +100,7 @@ def test_a_step_of_26_tables_is_small(sink, tmp_path):
 
 
 def test_a_full_disk_loses_no_row_until_memory_is_full_and_counts_the_rest(disk, monkeypatch):
-    monkeypatch.setattr(embeddings, "HELD_ROWS", 40)
+    monkeypatch.setattr(EmbeddingsSink, "held_rows", 40)
     small = disk("size=16k")
     sink = EmbeddingsSink(small / "run", 0)
     sink.begin(info(**TABLES))

@@ -37,7 +37,7 @@ class Sink:
     """Whether it has to be called in the training process, since it needs more of that than what
     calls bring."""
     lost_steps = 0
-    """Step records that this sink had to drop."""
+    """Steps whose records, or what belongs to them, this sink had to drop."""
 
     def begin(self, info: RunInfo) -> None:
         """Open the run."""
@@ -48,7 +48,7 @@ class Sink:
         Called several times a second, and before steps are written.
         """
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         """Take the next closed steps."""
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:

@@ -6,22 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainobs.core.file_rows import NOTHING, IoRows
-from trainobs.core.sink import Sink
 from trainobs.runlog.columns import TABLES
-from trainobs.runlog.schema import IO, IO_CACHE, IO_PEERS, IO_SPREAD, part_file
-from trainobs.runlog.store import store
+from trainobs.runlog.row_sink import HoldingSink
+from trainobs.runlog.schema import IO, IO_CACHE, IO_PEERS, IO_SPREAD
 from trainobs.runlog.table import Table, by_field
 
 SEAL_ROWS = 8192
-"""Rows in a part, of the larger table."""
+"""Rows in a part, of the largest table."""
 
 _TABLES = (IO, IO_SPREAD, IO_CACHE, IO_PEERS)
 
-HELD_ROWS = 8 * SEAL_ROWS
-"""Rows kept while the disk refuses them."""
 
-
-class IoSink(Sink):
+class IoSink(HoldingSink):
     """Writes `io-*.parquet`, `io_spread-*`, `io_cache-*` and `io_peers-*.parquet`.
 
     None of them in a run that counts no files.
@@ -33,14 +29,13 @@ class IoSink(Sink):
     """
 
     name = "log of files"
+    held_rows = 8 * SEAL_ROWS
 
     def __init__(self, run_dir: Path, rank: int, take: Callable[[bool], IoRows]) -> None:
-        self._run_dir = run_dir
-        self._rank = rank
+        super().__init__(run_dir, rank)
         self._take = take
         self._held = NOTHING
         self._is_stored = True
-        self._part = 0
 
     def look(self) -> None:
         """Take what there is of an epoch that is over."""
@@ -54,12 +49,9 @@ class IoSink(Sink):
         """
         if self._is_stored:
             return
-        held = self._held
         # Empty ones too, so that no part is missing; the sums last, which readers begin with.
-        for table, rows in reversed(tuple(zip(_TABLES, held, strict=True))):
-            path = part_file(self._run_dir, self._rank, table, self._part)
-            path.parent.mkdir(parents=True, exist_ok=True)  # someone may have removed it
-            store(path, Table(TABLES[table], by_field(rows)))
+        for table, rows in reversed(tuple(zip(_TABLES, self._held, strict=True))):
+            self._store(table, Table(TABLES[table], by_field(rows)))
         self._is_stored = True
         if _size(self._held) >= SEAL_ROWS:
             self._held, self._part = NOTHING, self._part + 1
@@ -67,10 +59,10 @@ class IoSink(Sink):
     def end(self, summary: dict[str, object]) -> None:
         """Write the last ones."""
         self._keep(self._take(True))
-        self.flush()
+        super().end(summary)
 
     def _keep(self, counted: IoRows) -> None:
-        if _size(counted) and _size(self._held) < HELD_ROWS:
+        if _size(counted) and self._has_room(_size(self._held), _size(counted)):
             self._held = IoRows.join([self._held, counted])
             self._is_stored = False
 
