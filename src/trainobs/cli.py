@@ -187,7 +187,8 @@ def _add_outside(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     look = "how long to look for its steps; give more if one takes long (default: %(default)g)"
     attach.add_argument("--look", type=_seconds, default=60.0, metavar="SECONDS", help=look)
-    attach.add_argument("--run-dir", type=_path, metavar="DIR", help="where the run log goes")
+    where = "where the run log goes (default: trainobs/<date and time>)"
+    attach.add_argument("--run-dir", type=_path, metavar="DIR", help=where)
     attach.add_argument(
         "--inside",
         action="store_true",
