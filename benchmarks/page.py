@@ -22,6 +22,12 @@ def fill(page: Path, text: str, name: str = "measured") -> None:
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
+def filled(page: Path, name: str = "measured") -> str:
+    """What is between the markers of that name in a page."""
+    rest = page.read_text().split(f"<!-- {name}: begin -->")[1]
+    return rest.split(f"<!-- {name}: end -->")[0].strip("\n")
+
+
 def table(results: dict[str, Any], source: Path) -> str:
     """Markdown tables of one set of results."""
     machine = results["machine"]

@@ -2,21 +2,23 @@
 
 Usage (as root): python -m benchmarks.storms.run [NAME ...] [--results FILE] [--page]
 
-Keeps what each printed in one file of results; with --page the table of docs/reliability.md is made
-from it. Each storm is a command of its own, with options of its own: see STORMS.
+Keeps what each printed in one file of results. With --page its rows go into the table of
+docs/reliability.md; rows there stay of which the file knows nothing, or nothing as new. Each storm
+is a command of its own, with options of its own: see STORMS.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.page import fill
+from benchmarks.page import fill, filled
 from benchmarks.storms.processes import ROOT
 
 
@@ -64,14 +66,15 @@ def main() -> None:
     day = time.strftime("%Y-%m-%d")
     results = ROOT / "benchmarks" / "results" / f"storms-{day}.json"
     parser.add_argument("--results", type=Path, default=results)
-    parser.add_argument("--page", action="store_true", help="make the table of the page")
+    parser.add_argument("--page", action="store_true", help="put the rows into the page")
     options = parser.parse_args()
     known = json.loads(options.results.read_bytes()) if options.results.exists() else {}
     for name in options.names or STORMS:
         known[name] = {"date": day, "words": STORMS[name].words, "found": _found(STORMS[name])}
         options.results.write_text(json.dumps(known, indent=2) + "\n")
     if options.page:
-        fill(ROOT / "docs" / "reliability.md", table(known), "storms")
+        page = ROOT / "docs" / "reliability.md"
+        fill(page, table(known, filled(page, "storms")), "storms")
 
 
 def _found(storm: Storm) -> Any:
@@ -80,19 +83,38 @@ def _found(storm: Storm) -> Any:
     return json.loads(done.stdout)
 
 
-def table(known: dict[str, Any]) -> str:
-    """The table of the page."""
+def table(known: dict[str, Any], before: str = "") -> str:
+    """The table of the page.
+
+    Args:
+        known: what a file of results holds.
+        before: the table as it was, whose rows stay where `known` has none, or an older one.
+
+    Raises:
+        ValueError: a row of the former table belongs to no storm: it would be gone.
+    """
+    kept = {row.split(" | ")[0].removeprefix("| "): row for row in before.splitlines()[2:]}
+    if lost := set(kept) - {storm.what for storm in STORMS.values()}:
+        raise ValueError(f"rows of the page that no storm has: {sorted(lost)}")
     lines = [
         "| what was tried | how often | what was lost or broken | command, and when |",
         "|---|---|---|---|",
     ]
     for name, storm in STORMS.items():
-        if name in known:
+        row = kept.get(storm.what)
+        if name not in known or (row is not None and _date(row) > known[name]["date"]):
+            lines += [] if row is None else [row]
+        else:
             result = known[name]
             found = result["found"].get(name, result["found"])
             command = f"`{result['words']}`, {result['date']}"
             lines.append(f"| {storm.what} | {found['tried']:,} | {_lost(found)} | {command} |")
     return "\n".join(lines)
+
+
+def _date(row: str) -> str:
+    """The day that a row of the table ends with."""
+    return re.findall(r"\d{4}-\d\d-\d\d", row)[-1]
 
 
 def _lost(found: dict[str, Any]) -> str:

@@ -78,56 +78,66 @@ def _file_of_page(word: str) -> str:
     return word
 
 
+_RUN = "a run directory, or a directory of runs: then the newest"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="trainobs", description="Ties kernel I/O events to the steps of PyTorch training."
+        prog="trainobs",
+        description="Says why a PyTorch training step is slow, from what the kernel did meanwhile.",
+        epilog="Exit status: 0; 1 if `doctor` finds that something cannot be observed; 2 after an "
+        "error; 130 if Ctrl-C interrupted it.",
     )
     parser.add_argument("--version", action="version", version=f"trainobs {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    report = commands.add_parser("report", help="sum up a run from its run log")
-    report.add_argument("run", type=_path, help="run directory, or one that holds runs: the newest")
+    report = commands.add_parser(
+        "report", help="say what bounds the steps of a run, and what would help"
+    )
+    report.add_argument("run", type=_path, help=_RUN)
     what = report.add_mutually_exclusive_group()
-    what.add_argument("--full", action="store_true", help="all that is known, as a long page")
-    what.add_argument("--io", action="store_true", help="what was read of files, and how, alone")
-    what.add_argument("--watch", action="store_true", help="again and again, until the run ends")
-    what.add_argument("--step", type=int, metavar="N", help="what step N waited for, alone")
+    what.add_argument("--full", action="store_true", help="everything, as text")
+    what.add_argument(
+        "--io", action="store_true", help="only how files were read (runs with `io=True`)"
+    )
+    what.add_argument("--watch", action="store_true", help="show it again until the run ends")
+    what.add_argument("--step", type=int, metavar="N", help="only what step N waited for")
     report.add_argument(
-        "--rank", type=int, metavar="N", help="of a job, tell of rank N; else of the lowest"
+        "--rank", type=int, metavar="N", help="the rank to show (default: the lowest)"
     )
     report.add_argument(
         "--after",
         type=_path,
         metavar="OLD",
-        help="what changed since the run OLD: the same as `trainobs compare OLD RUN`",
+        help="compare with the run OLD, as `trainobs compare OLD RUN` does",
     )
-    report.add_argument("--json", action="store_true", help="print every number as JSON")
-    report.add_argument("--html", type=_path, metavar="FILE", help="write a page to look at, alone")
+    report.add_argument("--json", action="store_true", help="print all numbers as JSON")
+    report.add_argument("--html", type=_path, metavar="FILE", help="write the run as an HTML page")
     report.set_defaults(command=_report)
 
     compare = commands.add_parser(
         "compare",
-        help="say whether runs are faster than others, and why",
+        help="say whether run B is faster than run A, and why",
         usage="trainobs compare [-h] [--json] [--html FILE] A B, or A1 A2 ... -- B1 B2 ...",
-        epilog="Several runs of each show how far equal runs lie apart: docs/compare.md.",
+        epilog="Give several runs of each to see how much equal runs differ: docs/compare.md.",
     )
+    compare.add_argument("runs", nargs="+", metavar="RUN", help=_RUN)
+    compare.add_argument("--json", action="store_true", help="print all numbers as JSON")
     compare.add_argument(
-        "runs", nargs="+", metavar="RUN", help="run directory, or one that holds runs: the newest"
-    )
-    compare.add_argument("--json", action="store_true", help="print every number as JSON")
-    compare.add_argument(
-        "--html", type=_path, metavar="FILE", help="write a page to look at, alone"
+        "--html", type=_path, metavar="FILE", help="write the comparison as an HTML page"
     )
     compare.set_defaults(command=_compare)
 
     whatif = commands.add_parser(
         "whatif",
-        help="predict the time of a step after changes, by a replay of the run",
+        help="predict how fast a run would be after a change",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_changes(),
     )
-    whatif.add_argument("run", type=_path, help="run directory, or one that holds runs: the newest")
-    whatif.add_argument("changes", nargs="*", metavar="CHANGE", help="all of them together")
+    whatif.add_argument("run", type=_path, help=_RUN)
+    whatif.add_argument(
+        "changes", nargs="*", metavar="CHANGE", help="see below; several are predicted together"
+    )
     whatif.add_argument("--json", action="store_true", help="print the predictions as JSON")
     whatif.set_defaults(command=_whatif)
 
@@ -136,8 +146,8 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser(
         "doctor",
         help="say what can be observed on this machine",
-        epilog="The exit status is 0 if all that the kernel side can do works here and nothing "
-        "turns trainobs off, else 1.",
+        epilog="Exit status: 0 if all probes work here and `TRAINOBS` does not switch trainobs "
+        "off, else 1.",
     )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     doctor.set_defaults(command=_doctor)
@@ -149,47 +159,50 @@ def _add_outside(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     attach = commands.add_parser(
         "attach",
         help="observe a training process that runs already, from outside",
-        epilog="One's own processes, or as root any: docs/attach.md.",
+        epilog="A user may attach to their own processes, root to any: docs/attach.md.",
     )
-    attach.add_argument("pid", type=_pid, metavar="PID", help="`trainobs top` lists them")
+    attach.add_argument(
+        "pid", type=_pid, metavar="PID", help="the process; `trainobs top` lists those that train"
+    )
     attach.add_argument(
         "--for",
         type=_seconds,
         dest="seconds",
         metavar="SECONDS",
-        help="how long; else until the process ends, or Ctrl-C",
+        help="how long to observe it (default: until it ends, or Ctrl-C)",
     )
     attach.add_argument(
         "--data",
         type=_path,
         action="append",
         metavar="PATH",
-        help="where its training data is; may be given several times; else it is found",
+        help="where its training data is; repeatable (default: found by who reads it)",
     )
     attach.add_argument(
         "--probe",
         type=_path,
         action="append",
         metavar="FILE",
-        help="a probe of your own, in C; may be given several times: docs/own-probes.md",
+        help="a probe of your own, in C; repeatable: docs/own-probes.md",
     )
-    look = "how long to look for its steps, where one takes long (default: %(default)g)"
+    look = "how long to look for its steps; give more if one takes long (default: %(default)g)"
     attach.add_argument("--look", type=_seconds, default=60.0, metavar="SECONDS", help=look)
-    attach.add_argument("--run-dir", type=_path, metavar="DIR", help="where the run log goes")
+    where = "where the run log goes (default: trainobs/<date and time>)"
+    attach.add_argument("--run-dir", type=_path, metavar="DIR", help=where)
     attach.add_argument(
         "--inside",
         action="store_true",
-        help="have it observe itself, as `observe` does; for Python 3.14 or newer: docs/attach.md",
+        help="have the process observe itself, from Python 3.14 on: docs/attach.md",
     )
     attach.set_defaults(command=_attach)
 
     top = commands.add_parser(
         "top",
-        help="all training processes of this machine: their rate, and what they wait for",
-        epilog="One's own processes, as root all. While it runs, they are observed from outside.",
+        help="list the processes that train: their steps a second, and what they wait for",
+        epilog="Root sees all processes, a user their own. Each is observed while `top` runs.",
     )
-    top.add_argument("--once", action="store_true", help="look for 24 s at most, and print once")
-    top.add_argument("--json", action="store_true", help="print the rows as JSON, once")
+    top.add_argument("--once", action="store_true", help="print once, after 24 s at most, and end")
+    top.add_argument("--json", action="store_true", help="the same as JSON")
     top.set_defaults(command=_top)
 
 

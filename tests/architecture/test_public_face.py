@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import trainobs
 from tests import warm
 from trainobs.access.counts import AccessCounts
+from trainobs.core.errors import MissingPackageError
 from trainobs.integrations.huggingface import ObsTrainerCallback
 from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.plain import observe
@@ -139,4 +142,24 @@ sys.meta_path = [Finder() if finder is PathFinder else finder for finder in sys.
     name = use.removesuffix("()").split()[-1]
     assert failed == f"trainobs.core.errors.MissingPackageError: {name} cannot be used here."
     assert found.startswith("  found: ")
-    assert do == f'  do:    pip install "trainobs[{extra}]"'
+    assert do == f"  do:    pip install {shlex.join(MissingPackageError.PACKAGES[extra])}"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib is of 3.11")
+@pytest.mark.parametrize("extra", MissingPackageError.PACKAGES)
+def test_an_error_names_what_the_extra_brings(extra):
+    import tomllib
+
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    brought = brought_by(extra, extras)
+    assert brought - set(MissingPackageError.PACKAGES[extra]) <= {"torch>=2.5"}
+    assert brought >= set(MissingPackageError.PACKAGES[extra])
+
+
+def brought_by(extra, extras):
+    brought = set()
+    for each in extras[extra]:
+        inner = each.removeprefix("trainobs[").removesuffix("]")
+        brought |= {each} if inner == each else brought_by(inner, extras)
+    return brought

@@ -15,7 +15,9 @@ Each message has three parts: what failed, what was found, what to do.
 
 from __future__ import annotations
 
+import shlex
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 SHOWN = 200
@@ -118,10 +120,23 @@ class RunLogError(TrainobsError):
 class MissingPackageError(TrainobsError, ImportError):
     """A package is missing that an extra of trainobs brings."""
 
+    PACKAGES = MappingProxyType(
+        {
+            "torch": ("torch>=2.5",),
+            "lightning": ("lightning>=2.5",),
+            "huggingface": ("accelerate>=1.3", "transformers>=5.3"),
+            "fae": ("torchrec>=1.6,<1.9", "tqdm"),
+        }
+    )
+    """Extra -> what it brings, torch beside others left out: these bring it themselves."""
+
     @classmethod
     def for_extra(cls, name: str, extra: str, error: ImportError) -> MissingPackageError:
-        """The error for a name that cannot be imported without an extra."""
-        do = f'pip install "trainobs[{extra}]"'
+        """The error for a name that cannot be imported without an extra.
+
+        It names the packages: pip finds an extra by the name of trainobs only on an index.
+        """
+        do = f"pip install {shlex.join(cls.PACKAGES[extra])}"
         return cls(f"{name} cannot be used here.", str(error), do)
 
 

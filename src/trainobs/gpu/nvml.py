@@ -14,7 +14,7 @@ from typing import Any
 from trainobs.core.errors import GpuError
 from trainobs.gpu.device import Device
 
-_INSTALL = 'pip install "trainobs[gpu]", or nvidia-ml-py'
+_INSTALL = "pip install nvidia-ml-py"
 
 
 class Nvml:

@@ -60,8 +60,10 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
         tensorboard: "default" for the 40 curves, at most, that tell most; "all" for every metric
             that has a value, and for the embedding tables that are read most.
         io: whether to count what is read and written of each file, for `trainobs report --io`.
-        quiet: no warning where less than eBPF is observed, and nothing on standard error at the
-            end, where rank 0 prints the verdict, the run directory and the commands for more.
+        quiet: nothing on standard error at the end, where rank 0 prints the verdict, the run
+            directory and the commands for more; no warning where less than eBPF is observed, and no
+            word of what is not recorded, such as `evaluate`. Other warnings stay: they are of the
+            logger "trainobs".
 
     Attributes:
         run_dir: directory of the last run log; None before the first `train`.

@@ -380,8 +380,9 @@ def observe(
         tensorboard: "default" for the 40 curves, at most, that tell most; "all" for every metric
             that has a value, and for the embedding tables that are read most.
         io: whether to count what is read and written of each file, for `trainobs report --io`.
-        quiet: no warning where less than eBPF is observed, and nothing on standard error at the
-            end, where rank 0 prints the verdict, the run directory and the commands for more.
+        quiet: nothing on standard error at the end, where rank 0 prints the verdict, the run
+            directory and the commands for more, and no warning where less than eBPF is observed.
+            Other warnings stay, such as that no step was found: they are of the logger "trainobs".
 
     Returns:
         The `Observation` to wrap the loop with. `with` gives the same object, and ends the run. Of

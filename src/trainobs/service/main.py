@@ -54,13 +54,16 @@ def _parser() -> argparse.ArgumentParser:
         "--group", help="name or number of the group that may use it (default: that of the service)"
     )
     parser.add_argument(
-        "--max-sessions", type=_count, default=MAX_SESSIONS, help="at a time (default: %(default)s)"
+        "--max-sessions",
+        type=_count,
+        default=MAX_SESSIONS,
+        help="how many at a time (default: %(default)s)",
     )
     parser.add_argument(
         "--max-sessions-per-user",
         type=_count,
         default=MAX_PER_USER,
-        help="of one user at a time (default: %(default)s)",
+        help="how many of one user at a time (default: %(default)s)",
     )
     return parser
 
