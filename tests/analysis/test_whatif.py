@@ -13,7 +13,7 @@ import pytest
 from tests.samples import batch, info
 from trainobs import cli
 from trainobs.analysis.summary import summarize
-from trainobs.analysis.verdicts import records
+from trainobs.analysis.verdicts import summed_steps
 from trainobs.analysis.whatif import predict, replayed
 from trainobs.analysis.would_help import would_help
 from trainobs.core.errors import TrainobsError
@@ -235,7 +235,7 @@ def test_what_is_no_change_is_refused_with_what_is(write, capsys):
 def test_workers_are_told_to_live_on_where_their_loader_does(write, monkeypatch, counts, means):
     run = RunLog.open(write(loaders=[loader(**counts)]))
     monkeypatch.setattr(Replay, "predict", lambda *_: Prediction(1.0, 1.0, (2.0, 2.0)))
-    steps = records(run.ranks[0])
+    steps = summed_steps(run.ranks[0])
     found = would_help(run.info, steps.run, replayed(run))["changes"]
     told = [one["means"] for one in found if "persistent" in one["values"]]
     assert told == ([means] if means else [])

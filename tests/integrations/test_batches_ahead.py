@@ -30,7 +30,7 @@ from tests.samples import part_files
 from trainobs import ObsTrainerCallback, observe
 from trainobs.analysis.one_step import explain
 from trainobs.analysis.summary import summarize
-from trainobs.analysis.verdicts import records
+from trainobs.analysis.verdicts import summed_steps
 from trainobs.cli import main
 from trainobs.report.one_step import render
 from trainobs.runlog.reader import RunLog
@@ -342,6 +342,6 @@ def test_a_run_of_a_trainer_can_be_replayed(hf, workers):
     """As far as a machine that is busy with other things lets it be replayed."""
     run_dir, _ = trained(hf, num_train_epochs=12, dataloader_num_workers=workers)
     run = RunLog.open(run_dir)
-    record = records(run.ranks[0]).run
-    assert np.isfinite(record.sample().columns["batch/compute_ns"]).all()
-    assert replay_of(record, facts_from(run.info)) is not None
+    summed = summed_steps(run.ranks[0]).run
+    assert np.isfinite(summed.sample().columns["batch/compute_ns"]).all()
+    assert replay_of(summed, facts_from(run.info)) is not None

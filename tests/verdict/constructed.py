@@ -1,12 +1,12 @@
-"""Records made up column by column: a step of 100 ms that computes, and what is put into it."""
+"""Steps made up column by column: a step of 100 ms that computes, and what is put into it."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from trainobs.verdict.metric_names import PHASES, STEP
-from trainobs.verdict.record import Record
 from trainobs.verdict.rules import judge
+from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import Facts, Verdict
 
 MS = 1e6
@@ -66,9 +66,9 @@ def columns(steps: int = STEPS, without: tuple[str, ...] = (), **changed: object
 
 def verdict_on(facts: Facts = TWO_CPUS, **changed: object) -> Verdict:
     """The verdict on `columns(**changed)`."""
-    record = Record()
-    record.add(columns(**changed))
-    return judge(record, facts)
+    summed = SummedSteps()
+    summed.add(columns(**changed))
+    return judge(summed, facts)
 
 
 def every(period: int, value: float, steps: int = STEPS) -> list[float]:

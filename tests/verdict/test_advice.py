@@ -14,9 +14,9 @@ from trainobs.replay.changes import KNOWN
 from trainobs.replay.parsing import parse
 from trainobs.verdict import advice
 from trainobs.verdict.parts import Situation, parts_of
-from trainobs.verdict.record import Record
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import notes
+from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import Cause, VerdictKind
 
 COPIES = {"batch__compute_ns": 80 * MS, "batch__cpu_wait_ns": 10 * MS, "batch__device_ns": 10 * MS}
@@ -39,9 +39,9 @@ def test_transforms_are_not_to_be_halved_where_the_kernel_computes(
     spent = {"io__data_read_ns": read_ms * MS, "memory__reclaim_ns": freed_ms * MS}
     asleep = {"batch__device_ns": device_ms * MS}
     made = columns(**split(compute=90, device=10), **COPIES | spent | asleep)
-    record = Record()
-    record.add(made)
-    verdict = judge(record, alone)
+    summed = SummedSteps()
+    summed.add(made)
+    verdict = judge(summed, alone)
     assert verdict.cause is Cause.TRANSFORM
     said = [line for line in notes(verdict) if "the kernel's" in line]
     assert len(said) == told
@@ -49,7 +49,7 @@ def test_transforms_are_not_to_be_halved_where_the_kernel_computes(
     tried: list[str] = []
     monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text))
     monkeypatch.setattr(advice, "_workers", lambda *_: iter(()))
-    now = SimpleNamespace(replay=object(), facts=alone, ns=record.mean().__getitem__)
+    now = SimpleNamespace(replay=object(), facts=alone, ns=summed.mean().__getitem__)
     list(advice._replayed(VerdictKind.LOADER, Cause.TRANSFORM, now))
     assert tried == ([] if told else [f"half the {KNOWN['transform'].tells}"])  # as `whatif` says
 
@@ -81,9 +81,9 @@ def test_each_change_that_is_advised_says_whether_a_replay_takes_it():
         predict=lambda changes: SimpleNamespace(gain=(1.5, 2.0)), can_try=lambda name: True
     )
     facts = replace(TWO_CPUS, quota=True, tensors=40, others_wait_ns={1: 0.0})
-    record = Record()
-    record.add(columns())
-    now = Situation(record.mean(), parts_of(record.mean(), facts), facts, replay)
+    summed = SummedSteps()
+    summed.add(columns())
+    now = Situation(summed.mean(), parts_of(summed.mean(), facts), facts, replay)
     given = [advice._fewer_tensors(now)]
     for kind in VerdictKind:
         for cause in (None, *Cause):

@@ -10,7 +10,7 @@ import pytest
 from tests.verdict.constructed import MS, TWO_CPUS, WAITING, columns, verdict_on
 from trainobs.verdict.metric_names import SLEEPS
 from trainobs.verdict.parts import parts_of
-from trainobs.verdict.record import Record
+from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import Cause, VerdictKind
 
 
@@ -66,9 +66,9 @@ def test_a_wait_in_collectives_is_no_part_of_other_sleep():
 
 
 def test_beside_a_gpu_there_is_no_sleep_to_take_a_wait_off():
-    record = Record()
-    record.add(columns(**off_cpu(58 * MS, sched__thread_cpu_ns=0.0), ranks__wait_ns=8 * MS))
-    parts = parts_of(record.mean(), replace(TWO_CPUS, world_size=2, has_accelerator=True))
+    summed = SummedSteps()
+    summed.add(columns(**off_cpu(58 * MS, sched__thread_cpu_ns=0.0), ranks__wait_ns=8 * MS))
+    parts = parts_of(summed.mean(), replace(TWO_CPUS, world_size=2, has_accelerator=True))
     assert parts.part[VerdictKind.SLEEP] == 0.0
 
 

@@ -15,9 +15,9 @@ from tests.verdict.constructed import (
     every,
     verdict_on,
 )
-from trainobs.verdict.record import Record
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import sentence
+from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import Cause, VerdictKind
 
 
@@ -44,10 +44,10 @@ def test_slow_steps_are_never_left_out_and_it_is_told_where_they_are(when, waits
 
 
 def test_what_was_in_the_first_epoch_only_is_told():
-    record = Record()
+    summed = SummedSteps()
     waits = [200 * MS] * 50 + [1 * MS] * 150
-    record.add(columns(steps=200, loader__wait_ns=waits), np.arange(200) // 50)
-    verdict = judge(record, TWO_CPUS)
+    summed.add(columns(steps=200, loader__wait_ns=waits), np.arange(200) // 50)
+    verdict = judge(summed, TWO_CPUS)
     assert "in the first epoch only" in sentence(verdict)
 
 
@@ -58,9 +58,9 @@ def test_what_came_in_one_step_is_of_that_step_and_no_change_is_said_to_help(cau
 
     def judged(lost):
         times = IN_STEP | {name: lost, "phase__forward_ns": lost + 10 * MS}
-        record = Record()
-        record.add(columns(200, **times), np.arange(200) // 50)
-        return judge(record, TWO_CPUS, replays=False)
+        summed = SummedSteps()
+        summed.add(columns(200, **times), np.arange(200) // 50)
+        return judge(summed, TWO_CPUS, replays=False)
 
     one = np.zeros(200)
     one[3] = 200 * 500 * MS
@@ -76,9 +76,9 @@ def test_what_came_once_is_told_so_though_no_sample_has_it(steps, at, told):
     forward = np.full(steps, 10 * MS)
     forward[at] += 200 * steps * MS
     asleep = IN_STEP | {"sched__forward_sleep_ns": forward - 10 * MS, "phase__forward_ns": forward}
-    record = Record()
-    record.add(columns(steps, **asleep))
-    assert f", in forward, {told}" in sentence(judge(record, TWO_CPUS, replays=False))
+    summed = SummedSteps()
+    summed.add(columns(steps, **asleep))
+    assert f", in forward, {told}" in sentence(judge(summed, TWO_CPUS, replays=False))
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_where_a_step_computes_is_told_if_it_is_not_everywhere(long, told):
     forward = np.full(200, 10 * MS)
     for step, times in long.items():
         forward[step] *= times
-    record = Record()
-    record.add(columns(200, phase__forward_ns=forward, phase__backward_ns=0.0))
-    verdict = judge(record, TWO_CPUS, replays=False)
+    summed = SummedSteps()
+    summed.add(columns(200, phase__forward_ns=forward, phase__backward_ns=0.0))
+    verdict = judge(summed, TWO_CPUS, replays=False)
     assert (verdict.kind, verdict.cause, verdict.when) == (VerdictKind.COMPUTE, None, told)
 
 
@@ -122,9 +122,9 @@ def test_few_long_steps_of_a_loop_that_marks_no_phase_may_be_anything(steps):
     def judged(other, **more):
         unmarked = {"without": MARKS, "phase__other_ns": other, **IN_STEP}
         unmarked["sched__work_offcpu_ns"] = 2 * MS
-        record = Record()
-        record.add(columns(steps, **unmarked | more))
-        return judge(record, TWO_CPUS, replays=False)
+        summed = SummedSteps()
+        summed.add(columns(steps, **unmarked | more))
+        return judge(summed, TWO_CPUS, replays=False)
 
     long = [value + 10 * MS for value in every(50, 900 * MS, steps)]
     assert judged(long).abstained_because == (
@@ -176,11 +176,11 @@ def test_what_waits_for_a_device_every_so_many_steps_may_be_saving(reads):
 
 
 def test_a_wait_as_epochs_begin_is_told_so():
-    epochs = (np.arange(STEPS) + 1) // 8  # the first step of a run is in no record
+    epochs = (np.arange(STEPS) + 1) // 8  # the first step of a run is left out
     waits = np.where(np.arange(STEPS) % 8 == 7, 400 * MS, 1 * MS)
-    record = Record()
-    record.add(columns(loader__wait_ns=waits), epochs)
-    assert judge(record, TWO_CPUS).when == "in the first step of an epoch"
+    summed = SummedSteps()
+    summed.add(columns(loader__wait_ns=waits), epochs)
+    assert judge(summed, TWO_CPUS).when == "in the first step of an epoch"
 
 
 @pytest.mark.parametrize(("last", "when"), [(4, ""), (12, "until step 52")])

@@ -1,4 +1,4 @@
-"""The rules, on records in which the answer is known because it was put there."""
+"""The rules, on steps in which the answer is known because it was put there."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.verdict.constructed import (
 )
 from trainobs.verdict import advice
 from trainobs.verdict.metric_names import INPUTS, PHASES, STEP
-from trainobs.verdict.record import Record
 from trainobs.verdict.rules import judge, why_no_replay
 from trainobs.verdict.sentence import lines, sentence
+from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind, facts_from
 
 
@@ -194,10 +194,10 @@ def test_a_loader_that_nobody_times_is_no_loader_that_never_waits():
 
 
 def test_it_abstains_from_phases_that_do_not_add_up():
-    record, wrong = Record(), columns()
+    summed, wrong = SummedSteps(), columns()
     wrong[STEP] = wrong[STEP] * 1.03
-    record.add(wrong)
-    assert judge(record, TWO_CPUS).abstained_because == "the phases add up to 97 % of the step"
+    summed.add(wrong)
+    assert judge(summed, TWO_CPUS).abstained_because == "the phases add up to 97 % of the step"
 
 
 def test_it_abstains_from_a_handful_of_steps():
@@ -255,9 +255,9 @@ def test_no_share_is_above_one_and_units_do_not_matter(seed):
     found |= {n: np.minimum(1.0, found[n] / 1e8) for n in found if n.endswith("_ratio")}
     found[STEP] = sum(found[n] for n in PHASES if n in found) + np.zeros(steps)
     facts = replace(TWO_CPUS, world_size=int(rng.integers(1, 3)))
-    record, twice = Record(), Record()
-    record.add(found)
-    verdict = judge(record, facts)
+    summed, twice = SummedSteps(), SummedSteps()
+    summed.add(found)
+    verdict = judge(summed, facts)
     assert verdict.share is None or 0 <= verdict.share <= 1
     assert all(row.share is None or 0 <= row.share <= 1 for row in verdict.evidence)
     json.dumps(verdict.as_json(), allow_nan=False)
@@ -292,9 +292,9 @@ def test_more_of_a_cost_never_lowers_its_rank(name, kind):
 def test_a_phase_with_a_name_of_the_users_is_computation_and_has_its_name():
     named = columns(phase__forward_ns=20 * MS) | {"phase/augment_ns": np.full(STEPS, 60.0 * MS)}
     named[STEP] = named[STEP] + named["phase/augment_ns"]
-    record = Record()
-    record.add(named)
-    verdict = judge(record, TWO_CPUS)
+    summed = SummedSteps()
+    summed.add(named)
+    verdict = judge(summed, TWO_CPUS)
     assert verdict.kind is VerdictKind.COMPUTE
     (row,) = (row for row in verdict.evidence if row.metric == "phase/augment_ns")
     assert (row.value, row.unit) == (pytest.approx(60 * MS), "ns")
@@ -312,9 +312,9 @@ def test_nothing_that_took_no_time_is_evidence():
 
 def test_of_two_costs_the_evidence_says_what_each_consists_of():
     made = {"loader__device_ns": 30 * MS, "loader__compute_ns": 5 * MS}
-    record = Record()
-    record.add(columns(loader__wait_ns=40 * MS, phase__transfer_ns=40 * MS, **made))
-    verdict = judge(record, TWO_CPUS)
+    summed = SummedSteps()
+    summed.add(columns(loader__wait_ns=40 * MS, phase__transfer_ns=40 * MS, **made))
+    verdict = judge(summed, TWO_CPUS)
     assert verdict.kind is VerdictKind.MIXED
     shown = [row.metric for row in verdict.evidence]
     assert shown[:4] == [*shown[:2], "loader/device_ns", "loader/compute_ns"]
@@ -377,8 +377,8 @@ def test_nothing_is_replayed_where_threads_compute_for_the_data_set_and_cpus_are
     asleep = split(sleep=400) | {"loader__wait_ns": 400 * MS, "batch__sleep_ns": 400 * MS}
     asleep |= {"sched__main_offcpu_ns": 400 * MS, "sched__others_cpu_ratio": others}
     used = {"sched__worker_cpu_ns": 0.0, "sched__child_cpu_ns": 0.0}
-    record = Record()
-    record.add(columns(**asleep, **used, sched__thread_cpu_ns=threads_cpu * MS))
-    assert bool(why_no_replay(facts, record)) is is_refused
-    assert why_no_replay(replace(facts, torch_threads=None), record) is None
-    assert why_no_replay(replace(facts, workers=2), record) is None
+    summed = SummedSteps()
+    summed.add(columns(**asleep, **used, sched__thread_cpu_ns=threads_cpu * MS))
+    assert bool(why_no_replay(facts, summed)) is is_refused
+    assert why_no_replay(replace(facts, torch_threads=None), summed) is None
+    assert why_no_replay(replace(facts, workers=2), summed) is None

@@ -7,9 +7,9 @@ import pytest
 
 from tests.verdict.constructed import MARKS, MS, STEPS, TWO_CPUS, columns, every, verdict_on
 from trainobs.verdict.metric_names import STEP
-from trainobs.verdict.record import Record
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import sentence
+from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import VerdictKind
 
 
@@ -24,9 +24,9 @@ def test_sleep_in_a_phase_of_the_users_has_its_name_where_it_is_surely_in_that(
     named = columns(phase__forward_ns=20 * MS, phase__other_ns=other_ms * MS, **asleep)
     named["phase/upload_ns"] = np.full(STEPS, upload_ms * MS * 1.0)
     named[STEP] = named[STEP] + named["phase/upload_ns"]
-    record = Record()
-    record.add(named)
-    verdict = judge(record, TWO_CPUS)
+    summed = SummedSteps()
+    summed.add(named)
+    verdict = judge(summed, TWO_CPUS)
     assert verdict.kind is VerdictKind.SLEEP
     assert f", in {where}" in sentence(verdict)
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.verdict.constructed import MS, STEPS
 from trainobs.verdict.metric_names import STEP
-from trainobs.verdict.record import Record, StepInputs
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, notes, sentence
+from trainobs.verdict.summed_steps import StepInputs, SummedSteps
 from trainobs.verdict.verdict import Cause, Facts, Verdict, VerdictKind, facts_from
 
 OUTSIDE = Facts(usable_cpus=2.0, all_cpus=2.0, sees_switches=True)
@@ -38,10 +38,10 @@ def outside(facts: Facts = OUTSIDE, **of_step: float) -> Verdict:
     """The verdict on steps of 100 ms; `off` is what the thread is off the CPU for, all in all."""
     values = QUIET | {name.replace("__", "/"): value for name, value in of_step.items()}
     scaled = {name: value * MS if name.endswith("_ns") else value for name, value in values.items()}
-    record = Record()
+    summed = SummedSteps()
     columns = {name: [value] * STEPS for name, value in {STEP: 100 * MS, **scaled}.items()}
-    record.take(StepInputs(columns))
-    return judge(record, facts)
+    summed.take(StepInputs(columns))
+    return judge(summed, facts)
 
 
 def queued(ms: float, asleep: float = 0.0, device: float = 0.0) -> dict[str, float]:

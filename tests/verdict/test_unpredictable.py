@@ -9,7 +9,7 @@ import pytest
 
 from tests.verdict.constructed import MS, TWO_CPUS
 from trainobs.verdict.metric_names import INPUTS
-from trainobs.verdict.record import Sample
+from trainobs.verdict.summed_steps import Sample
 from trainobs.verdict.unpredictable import unpredictable
 
 FIRST, LATER = 20, 60

@@ -22,7 +22,7 @@ from grid import STUDY, Cell, Grid, Run, asked_for, read_study
 from trainobs.analysis.checkpoints import checkpoints
 from trainobs.analysis.conditions import per_step
 from trainobs.analysis.part_means import RunMeans, parts_of
-from trainobs.analysis.verdicts import records
+from trainobs.analysis.verdicts import summed_steps
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
@@ -228,7 +228,7 @@ def read_run(run: Run) -> Measured | str:
 
 def epochs_of(run: Run, log: RunLog, rank: RankLog) -> list[Numbers]:
     """Numbers of each epoch."""
-    of_steps = records(rank).epochs
+    of_steps = summed_steps(rank).epochs
     columns = rank.metrics((STEP, *(name for name in PHASES if name != NAMED), *SPLIT))
     is_step = rank.step() != SETUP
     is_step[np.flatnonzero(is_step)[:1]] = False  # in the first workers, caches, kernels are made

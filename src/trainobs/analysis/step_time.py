@@ -14,7 +14,7 @@ from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.verdict.metric_names import LOADER, NAMED, PHASES, SPLIT, START, STEP, WAITED_OFF_CPU
 from trainobs.verdict.parts import parts_of
-from trainobs.verdict.record import Record
+from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import Facts, VerdictKind
 
 TAKING = "loader/taking_ns"
@@ -25,12 +25,12 @@ LONG_SHARE, LONG_TIMES = 0.1, 2.0
 first step is told of, though all numbers are without it: a compiler, workers, caches."""
 
 
-def step_time(rank: RankLog, record: Record, facts: Facts) -> dict[str, Any] | None:
+def step_time(rank: RankLog, summed: SummedSteps, facts: Facts) -> dict[str, Any] | None:
     """How long a step took; None where no step was timed.
 
     Args:
         rank: the rank.
-        record: its steps, as verdicts take them.
+        summed: its steps, as verdicts take them.
         facts: of the run.
 
     Returns:
@@ -42,17 +42,17 @@ def step_time(rank: RankLog, record: Record, facts: Facts) -> dict[str, Any] | N
         where that is known; a step that does not know it leaves its wait unexplained. What is
         unknown in all steps is left out.
     """
-    if not len(record):
+    if not len(summed):
         return None
-    mean = record.mean()
+    mean = summed.mean()
     all_steps = rank.metric(STEP)[rank.step() != SETUP]
-    durations = all_steps[-len(record) :]
+    durations = all_steps[-len(summed) :]
     durations = durations[np.isfinite(durations)]
     if not durations.size:
         return None
     return {
-        "steps": len(record),
-        **_first(all_steps[: -len(record)], durations),
+        "steps": len(summed),
+        **_first(all_steps[: -len(summed)], durations),
         "mean_ns": mean[STEP],
         "p95_ns": float(np.percentile(durations, 95)),
         "max_ns": float(durations.max()),

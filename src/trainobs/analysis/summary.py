@@ -24,7 +24,7 @@ from trainobs.analysis.step_time import newest_step, step_time
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
 from trainobs.analysis.unnamed_reads import unnamed_bytes
-from trainobs.analysis.verdicts import Records, sentence_on
+from trainobs.analysis.verdicts import AllSteps, sentence_on
 from trainobs.analysis.would_help import judged
 from trainobs.core.catalogue import CATALOGUE, METRICS, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
@@ -95,7 +95,7 @@ _OFTEN = tuple(
 
 def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     with rank.keeping(BATCHES, {*BATCH_NEEDED, *OF_A_BATCH}):
-        taken, makers, others = Records(rank), workers(rank), of_no_step(rank)
+        taken, makers, others = AllSteps(rank), workers(rank), of_no_step(rank)
     metrics, setup, buckets = _metrics(run, rank, taken)
     steps, all_ns = taken.steps, training_ns(metrics, setup)
     lookups = TableLookups(rank)
@@ -144,7 +144,7 @@ def _probes(run: RunLog) -> Mapping[str, str]:
 
 
 def _metrics(
-    run: RunLog, rank: RankLog, taken: Records
+    run: RunLog, rank: RankLog, taken: AllSteps
 ) -> tuple[dict[str, Statistics], dict[str, int], npt.NDArray[np.uint64]]:
     """Metrics of steps by name, sums of what came before the first step, and latencies.
 

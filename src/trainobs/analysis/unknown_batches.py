@@ -10,8 +10,8 @@ from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
 from trainobs.verdict import metric_names as names
-from trainobs.verdict.record import Record
 from trainobs.verdict.rules import why_no_replay
+from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import facts_from
 
 NOTHING: Mapping[str, str] = {}
@@ -36,26 +36,26 @@ _TOO_LITTLE = Unknown(
 
 
 def why_unknown(
-    info: Mapping[str, Any], record: Record, unreadable: Mapping[str, str] = NOTHING
+    info: Mapping[str, Any], summed: SummedSteps, unreadable: Mapping[str, str] = NOTHING
 ) -> Unknown:
     """Why a run cannot be replayed.
 
     Args:
         info: contents of the `run.json`.
-        record: its steps.
+        summed: its steps.
         unreadable: its files of steps and batches that cannot be read -> why.
     """
-    if why := why_no_replay(facts_from(info), record):
+    if why := why_no_replay(facts_from(info), summed):
         return Unknown(why, "observe one process with one loader, without a GPU")
     if unreadable:
         (file, why), more = next(iter(unreadable.items())), len(unreadable) - 1
         found = f"unreadable files: {file}: {why}{f', and {more} more' if more else ''}"
         return Unknown(found, "copy them anew from where the run was written")
-    if len(record) < FEWEST:
-        there = counted(len(record), "step")
+    if len(summed) < FEWEST:
+        there = counted(len(summed), "step")
         found = f"{there} to replay; {FEWEST} are needed, and the first does not count"
         return Unknown(found, "observe a longer run" + ("" if _by_ebpf(info) else ", with eBPF"))
-    if not _by_ebpf(info) or "loaders" not in info or knows_batches(record):
+    if not _by_ebpf(info) or "loaders" not in info or knows_batches(summed):
         return _TOO_LITTLE
     return _NO_STEP if info["loaders"] else _NO_LOADER
 
@@ -70,6 +70,6 @@ def _by_ebpf(info: Mapping[str, Any]) -> bool:
     return info.get("level") == "ebpf"
 
 
-def knows_batches(record: Record) -> bool:
+def knows_batches(summed: SummedSteps) -> bool:
     """Whether of any step it is known which batches it got."""
-    return len(record) > 0 and record.mean()[names.LOADERS] > 0
+    return len(summed) > 0 and summed.mean()[names.LOADERS] > 0

@@ -20,9 +20,9 @@ from trainobs.runlog.schema import BATCHES, STEPS
 from trainobs.verdict.batch_columns import batch_columns, waited_until
 from trainobs.verdict.kept import kept_columns
 from trainobs.verdict.metric_names import BATCH_NEEDED, INPUTS, LOADER, NAMED, STEP
-from trainobs.verdict.record import Record, StepInputs
 from trainobs.verdict.rules import judge, judge_by
 from trainobs.verdict.sentence import lines, notes, sentence
+from trainobs.verdict.summed_steps import StepInputs, SummedSteps
 from trainobs.verdict.verdict import Facts, Verdict, facts_from
 
 _WAIT = "ranks/wait_ns"
@@ -33,7 +33,7 @@ def verdicts(run: RunLog, steps: Steps, replay: Replay | None) -> dict[str, Any]
 
     Args:
         run: its log, which says which rank.
-        steps: what `records` found of that rank.
+        steps: what `summed_steps` found of that rank.
         replay: the replay of all of them, where there is one.
 
     Returns:
@@ -44,33 +44,33 @@ def verdicts(run: RunLog, steps: Steps, replay: Replay | None) -> dict[str, Any]
     whole = _told(judge_by(replay, steps.run, facts))
     if len(steps.epochs) == 1:
         return {"run": whole, "epochs": dict.fromkeys(steps.epochs, whole)}
-    of_epochs = {epoch: _told(judge(record, facts)) for epoch, record in steps.epochs.items()}
+    of_epochs = {epoch: _told(judge(summed, facts)) for epoch, summed in steps.epochs.items()}
     return {"run": whole, "epochs": of_epochs}
 
 
 def sentence_on(run: RunLog, rank: int) -> str | None:
     """The verdict on another rank, in one sentence; None without one."""
     other = run.of(rank)
-    verdict = judge(records(other.rank).run, _facts(other))
+    verdict = judge(summed_steps(other.rank).run, _facts(other))
     return None if verdict.kind is None else sentence(verdict)
 
 
 class Steps(NamedTuple):
     """The steps of a rank, as verdicts take them."""
 
-    run: Record
-    epochs: dict[int, Record]
+    run: SummedSteps
+    epochs: dict[int, SummedSteps]
 
 
-def records(rank: RankLog) -> Steps:
-    """The steps of a run, and those of each of its epochs; see `Records`."""
-    found = Records(rank)
+def summed_steps(rank: RankLog) -> Steps:
+    """The steps of a run, and those of each of its epochs; see `AllSteps`."""
+    found = AllSteps(rank)
     for part in rank.parts(STEPS, found.names):  # a long run's columns would take 2 GB
         found.take(part)
     return found.steps
 
 
-class Records:
+class AllSteps:
     """The steps of a run, and those of each of its epochs, taken part by part.
 
     The first step of the run is left out, unless it is the only one: in it workers, caches and
@@ -92,8 +92,8 @@ class Records:
         self._numbers, self._epochs = rank.step()[is_taken], rank.epoch()[is_taken]
         self._of_batches = _of_batches(rank, is_taken)
         self._row = self._taken = 0
-        run = Record()
-        of_epochs = {epoch: Record() for epoch in np.unique(self._epochs).tolist()}
+        run = SummedSteps()
+        of_epochs = {epoch: SummedSteps() for epoch in np.unique(self._epochs).tolist()}
         if len(of_epochs) == 1:
             of_epochs = dict.fromkeys(of_epochs, run)
         self.steps = Steps(run, of_epochs)
@@ -121,7 +121,7 @@ def _of_batches(rank: RankLog, is_taken: npt.NDArray[np.bool_]) -> dict[str, Flo
 
 
 def _take_by_epoch(
-    records: Mapping[int, Record],
+    of_epochs: Mapping[int, SummedSteps],
     inputs: StepInputs,
     epochs: npt.NDArray[np.int64],
     steps: npt.NDArray[np.int64],
@@ -129,7 +129,7 @@ def _take_by_epoch(
     begins = np.flatnonzero(np.diff(epochs, prepend=-2)).tolist()
     for first, end in pairwise([*begins, len(epochs)]):
         rows = slice(first, end)
-        records[int(epochs[first])].take(inputs[rows], epochs[rows], steps[rows])
+        of_epochs[int(epochs[first])].take(inputs[rows], epochs[rows], steps[rows])
 
 
 def _told(verdict: Verdict) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from typing import Any
 from trainobs.analysis import no_steps
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.unknown_batches import Unknown, unreadable_of, why_unknown
-from trainobs.analysis.verdicts import records
+from trainobs.analysis.verdicts import summed_steps
 from trainobs.analysis.would_help import TRIED, told
 from trainobs.core.errors import TrainobsError
 from trainobs.replay.parsing import examples, parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.record import Record
 from trainobs.verdict.rules import replay_of
+from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import facts_from
 
 CHANGES = dict(examples())
@@ -30,10 +30,10 @@ def replayed(run: RunLog) -> Replay:
     Raises:
         TrainobsError: it cannot be replayed, and why.
     """
-    record = records(run.rank).run
-    replay = replay_of(record, facts_from(run.info))
+    summed = summed_steps(run.rank).run
+    replay = replay_of(summed, facts_from(run.info))
     if replay is None:
-        unknown = _why_none(run, record)
+        unknown = _why_none(run, summed)
         raise TrainobsError(
             failed=f"Nothing can be predicted from {run.path}.", found=unknown.why, do=unknown.do
         )
@@ -47,10 +47,10 @@ def replayed(run: RunLog) -> Replay:
     return replay
 
 
-def _why_none(run: RunLog, record: Record) -> Unknown:
+def _why_none(run: RunLog, summed: SummedSteps) -> Unknown:
     unreadable = unreadable_of(run)
     if unreadable or (run.rank.step() >= 0).any():
-        return why_unknown(run.info, record, unreadable)
+        return why_unknown(run.info, summed, unreadable)
     reason = no_steps.reason(summarize(run), "in its report").removesuffix(".")
     return Unknown(f"no steps. {reason}", f"observe a run of {FEWEST} steps after the first")
 

@@ -13,8 +13,8 @@ from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.advice import ABOUT, LEAST, MADE_ONCE, in_order, workers_in_memory
-from trainobs.verdict.record import Record
 from trainobs.verdict.rules import FEWEST_STEPS, replay_of, why_no_replay
+from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import Facts, facts_from
 
 TRIED = (
@@ -42,7 +42,7 @@ def judged(run: RunLog, steps: Steps) -> dict[str, Any]:
 
     Args:
         run: its log.
-        steps: of its rank, from `analysis.verdicts.records`.
+        steps: of its rank, from `analysis.verdicts.summed_steps`.
 
     Returns:
         `verdict`: see `analysis.verdicts.verdicts`; `would_help`: see there.
@@ -57,7 +57,7 @@ def judged(run: RunLog, steps: Steps) -> dict[str, Any]:
 
 def would_help(
     info: Mapping[str, Any],
-    record: Record,
+    summed: SummedSteps,
     replay: Replay | None,
     unreadable: Mapping[str, str] = NOTHING,
 ) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def would_help(
 
     Args:
         info: contents of the `run.json`.
-        record: its steps.
+        summed: its steps.
         replay: of these, where there is one.
         unreadable: see `why_unknown`.
 
@@ -79,10 +79,10 @@ def would_help(
     facts = facts_from(info)
     if replay is None or replay.refused:
         why = replay.refused if replay else None
-        if replay is None and (unreadable or not _is_told_anyway(info, record)):
-            why = why_unknown(info, record, unreadable).why
+        if replay is None and (unreadable or not _is_told_anyway(info, summed)):
+            why = why_unknown(info, summed, unreadable).why
         return {"changes": [], "unknown": {}, "refused": why, "replayed": False}
-    fit = workers_in_memory(facts, record.mean()["memory/worker_rss_bytes"])
+    fit = workers_in_memory(facts, summed.mean()["memory/worker_rss_bytes"])
     room = min(facts.usable_cpus or 1.0, fit)
     found = [_alone(change, replay, facts) for change in parse(_tried(room, replay))]
     if facts.has_new_loaders is None:  # whether workers can live on is not known
@@ -96,11 +96,11 @@ def would_help(
     return {"changes": best[:_SHOWN], "unknown": unknown, "refused": None, "replayed": True}
 
 
-def _is_told_anyway(info: Mapping[str, Any], record: Record) -> bool:
+def _is_told_anyway(info: Mapping[str, Any], summed: SummedSteps) -> bool:
     """Whether a report says why nothing is known: there is no verdict, or no eBPF."""
-    if why_no_replay(facts_from(info), record):
+    if why_no_replay(facts_from(info), summed):
         return False
-    return len(record) < FEWEST_STEPS or (len(record) >= FEWEST and info.get("level") != "ebpf")
+    return len(summed) < FEWEST_STEPS or (len(summed) >= FEWEST and info.get("level") != "ebpf")
 
 
 def _alone(change: Change, replay: Replay, facts: Facts) -> dict[str, Any]:

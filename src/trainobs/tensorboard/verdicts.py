@@ -12,9 +12,9 @@ from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.text import printable
 from trainobs.tensorboard.values import as_text
 from trainobs.verdict.batch_columns import columns_of
-from trainobs.verdict.record import FirstSteps, Record, StepInputs
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
+from trainobs.verdict.summed_steps import FirstSteps, StepInputs, SummedSteps
 from trainobs.verdict.verdict import Verdict, facts_of
 
 EPOCH_TAG = f"{TAGS}verdict/epoch"
@@ -51,8 +51,8 @@ class Verdicts:
         self._info = info
         self._epoch: int | None = None
         self._at = (0, 0)
-        self._of_epoch = Record()
-        self._of_run = Record()
+        self._of_epoch = SummedSteps()
+        self._of_run = SummedSteps()
         self._first = FirstSteps()
 
     def add(self, table: StepTable) -> Iterator[Text]:
@@ -82,8 +82,8 @@ class Verdicts:
 
     def _end_epoch(self) -> Text:
         """Without a replay: the training goes on, and needs its CPU."""
-        record, self._of_epoch = self._of_epoch, Record()
-        verdict = judge(record, facts_of(self._info), replays=False)
+        summed, self._of_epoch = self._of_epoch, SummedSteps()
+        verdict = judge(summed, facts_of(self._info), replays=False)
         return Text(*self._at, EPOCH_TAG, _markdown(f"epoch {self._epoch}", verdict))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.replay.trace import Floats
-from trainobs.verdict.record import WINDOW, Record
+from trainobs.verdict.summed_steps import WINDOW, SummedSteps
 
 MOST = 0.7
 """Share of the time that has to lie in some steps, for it to be theirs."""
@@ -47,24 +47,24 @@ USUAL = 0.25
 """Share of the steps that are shorter than a usual one, however often there is a long one."""
 
 
-def when(record: Record, names: tuple[str, ...]) -> str:
+def when(summed: SummedSteps, names: tuple[str, ...]) -> str:
     """Where the time of some metrics lies, such as "since step 120"; "" for everywhere.
 
     Args:
-        record: the steps.
+        summed: the steps.
         names: times, which are added up.
     """
-    sample = record.sample()
+    sample = summed.sample()
     values = np.nansum([sample.columns[name] for name in names], axis=0)
     if len(values) < 2 * EDGE:
         return ""
     # What came once may lie outside the sample. It is of no epoch, though in one.
-    of_run = once(record, names)
+    of_run = once(summed, names)
     if of_run or values.sum() <= 0:
         return of_run
-    of_run = _changed(record, names)
+    of_run = _changed(summed, names)
     in_epochs = _first_epoch(values, sample.epochs), _as_epochs_begin(values, sample.epochs)
-    return in_epochs[0] or of_run or in_epochs[1] or _rare(record, values)
+    return in_epochs[0] or of_run or in_epochs[1] or _rare(summed, values)
 
 
 class UnevenTime(NamedTuple):
@@ -79,15 +79,15 @@ class UnevenTime(NamedTuple):
     where: str
 
 
-def in_some_steps(record: Record, names: tuple[str, ...], less: tuple[str, ...]) -> UnevenTime:
+def in_some_steps(summed: SummedSteps, names: tuple[str, ...], less: tuple[str, ...]) -> UnevenTime:
     """What few steps took more than the others, or what every so many of them did.
 
     Args:
-        record: the steps.
+        summed: the steps.
         names: times, which are added up.
         less: times that are taken from these, where they are known.
     """
-    sample, mean = record.sample().columns, record.mean()
+    sample, mean = summed.sample().columns, summed.mean()
     values = np.nansum([sample[name] for name in names], axis=0)
     values = np.maximum(0.0, values - np.nansum([sample[name] for name in less], axis=0))
     is_long = _longer(values)
@@ -139,26 +139,26 @@ def _as_epochs_begin(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
     return f"{_mostly(share)}in the first step of an epoch" if some and share >= MOST else ""
 
 
-def once(record: Record, names: tuple[str, ...]) -> str:
+def once(summed: SummedSteps, names: tuple[str, ...]) -> str:
     """The step of a cost that came once, such as "in step 3 alone", in a long run the block; or "".
 
     Args:
-        record: the steps.
+        summed: the steps.
         names: times, which are added up.
     """
-    steps, values = _course(record, names)
+    steps, values = _course(summed, names)
     times, ends = steps * values, np.cumsum(steps)
     at = int(times.argmax())
     if not 0 < MOST * times.sum() <= times[at] or steps[at] > FEW * ends[-1]:
         return ""
-    return _within(record, int(ends[at] - steps[at]), int(ends[at] - 1), times[at] / times.sum())
+    return _within(summed, int(ends[at] - steps[at]), int(ends[at] - 1), times[at] / times.sum())
 
 
-def _within(record: Record, first: int, last: int, share: float) -> str:
+def _within(summed: SummedSteps, first: int, last: int, share: float) -> str:
     """That a share of a cost lies from one step to another."""
-    here = f"in step {record.first + first}"
+    here = f"in step {summed.first + first}"
     if first < last:
-        here = f"in steps {record.first + first} to {record.first + last}"
+        here = f"in steps {summed.first + first} to {summed.first + last}"
     return f"{here} alone" if share >= ALL else f"mostly {here}"
 
 
@@ -166,7 +166,7 @@ def _mostly(share: float) -> str:
     return "" if share >= ALL else "mostly "
 
 
-def _rare(record: Record, values: Floats) -> str:
+def _rare(summed: SummedSteps, values: Floats) -> str:
     """A cost that comes every so many steps, or a few times one soon after another.
 
     Of what comes mostly in one part of the run nobody knows how often it will come.
@@ -177,13 +177,13 @@ def _rare(record: Record, values: Floats) -> str:
     count, within = len(at), int(at[-1] - at[0]) + 1
     if count < 2 or count > FEW * len(values):
         return ""
-    is_whole = len(values) == len(record)
+    is_whole = len(values) == len(summed)
     if within <= FEW * len(values) and is_whole:
         share = values[at[0] : at[-1] + 1].sum() / values.sum()
-        return _within(record, int(at[0]), int(at[-1]), share)
+        return _within(summed, int(at[0]), int(at[-1]), share)
     first, last = _densest(values)
     if last - first < FEW * len(values):
-        told = f"mostly in steps {record.first + first} to {record.first + last}"
+        told = f"mostly in steps {summed.first + first} to {summed.first + last}"
         return told if is_whole else ""
     share = values[at].sum() / values.sum()
     return f"{_mostly(share)}in about 1 step of {round(len(values) / count)}"
@@ -198,15 +198,15 @@ def _densest(values: Floats) -> tuple[int, int]:
     return first, int(ends[first]) - 1
 
 
-def _course(record: Record, names: tuple[str, ...]) -> tuple[npt.NDArray[np.int64], Floats]:
+def _course(summed: SummedSteps, names: tuple[str, ...]) -> tuple[npt.NDArray[np.int64], Floats]:
     """How the times went: step by step, or where there are too many, block by block."""
-    sample = record.sample()
-    if len(sample.epochs) == len(record):
+    sample = summed.sample()
+    if len(sample.epochs) == len(summed):
         values = np.nansum([sample.columns[name] for name in names], axis=0)
         return np.ones(len(values), np.int64), values
-    steps, values = record.course(names[0])
+    steps, values = summed.course(names[0])
     for name in names[1:]:
-        values = values + record.course(name)[1]
+        values = values + summed.course(name)[1]
     return steps, values
 
 
@@ -222,9 +222,9 @@ def _grown(steps: npt.NDArray[np.int64], values: Floats) -> float:
     return float((steps * at * values).sum() ** 2 / (steps * at**2).sum())
 
 
-def _changed(record: Record, names: tuple[str, ...]) -> str:
+def _changed(summed: SummedSteps, names: tuple[str, ...]) -> str:
     """The one moment that divides the run best."""
-    steps, values = _course(record, names)
+    steps, values = _course(summed, names)
     if len(steps) < 2 * EDGE:
         return ""
     weights, total = np.cumsum(steps), np.cumsum(steps * values)
@@ -240,7 +240,7 @@ def _changed(record: Record, names: tuple[str, ...]) -> str:
         return ""
     if min(cuts[best], len(steps) - cuts[best]) < SIDE * len(steps):
         return ""
-    number = record.first + int(weights[cuts[best] - 1])
+    number = summed.first + int(weights[cuts[best] - 1])
     more, less = max(after[best], before[best]), min(after[best], before[best])
     if more <= TIMES * less:
         return ""

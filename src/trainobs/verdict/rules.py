@@ -28,7 +28,7 @@ from trainobs.verdict.parts import (
     known,
     parts_of,
 )
-from trainobs.verdict.record import WINDOW, Record
+from trainobs.verdict.summed_steps import WINDOW, SummedSteps
 from trainobs.verdict.unphased import outcome_of
 from trainobs.verdict.unpredictable import unpredictable
 from trainobs.verdict.verdict import Cause, Facts, Outcome, Verdict, VerdictKind, abstained
@@ -79,33 +79,33 @@ _TIMES_OF: Mapping[Cause | None, tuple[str, ...]] = {
 _RUNQUEUE = ("sched/work_runqueue_ns",)
 
 
-def judge(record: Record, facts: Facts, *, replays: bool = True) -> Verdict:
+def judge(summed: SummedSteps, facts: Facts, *, replays: bool = True) -> Verdict:
     """The verdict on the steps of an epoch, or of a run.
 
     Args:
-        record: the steps.
+        summed: the steps.
         facts: what it does not hold.
         replays: whether to replay it, which takes some 0.3 s of CPU time, for causes and advice.
     """
-    return judge_by(replay_of(record, facts) if replays else None, record, facts)
+    return judge_by(replay_of(summed, facts) if replays else None, summed, facts)
 
 
-def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
+def judge_by(replay: Replay | None, summed: SummedSteps, facts: Facts) -> Verdict:
     """The same with the replay of these steps at hand; None: without one."""
-    if len(record) < FEWEST_STEPS:
+    if len(summed) < FEWEST_STEPS:
         return Verdict(
-            len(record), abstained_because=f"fewer than {FEWEST_STEPS} steps after the first"
+            len(summed), abstained_because=f"fewer than {FEWEST_STEPS} steps after the first"
         )
-    mean = record.mean()
+    mean = summed.mean()
     if isnan(mean[names.STEP]):
-        return Verdict(len(record), abstained_because="the steps were not timed")
+        return Verdict(len(summed), abstained_because="the steps were not timed")
     parts = parts_of(mean, facts)
     now = Situation(mean, parts, facts, None if replay is None or replay.refused else replay)
-    outcome = _outcome(record, now)
+    outcome = _outcome(summed, now)
     kind, ns = outcome.kind, outcome.ns
     if kind is None:
         return Verdict(
-            len(record),
+            len(summed),
             step_ns=parts.step,
             knows_phases=now.knows_phases,
             evidence=tuple(evidence(now, (), None)),
@@ -120,9 +120,9 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
     by_others = Cause.OTHERS in (cause, taken_by) and facts.siblings_cpu_ratio >= SIBLINGS
     costs = _costs(now) if kind is VerdictKind.MIXED else ()
     times = _times(kind, cause, held_up=held_up)
-    came_once = bool(times) and once(record, times) != ""  # nobody knows that it comes again
+    came_once = bool(times) and once(summed, times) != ""  # nobody knows that it comes again
     return Verdict(
-        len(record),
+        len(summed),
         kind,
         cause,
         ns,
@@ -130,7 +130,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
         parts.step,
         costs=costs,
         held_up=held_up,
-        when=_when(record, kind, times, held_up=held_up),
+        when=_when(summed, kind, times, held_up=held_up),
         where=_where(kind, now),
         is_least=kind is VerdictKind.SLEEP and not parts.sees_sleep,
         cpu_taken_by=taken_by,
@@ -146,7 +146,7 @@ def judge_by(replay: Replay | None, record: Record, facts: Facts) -> Verdict:
     )
 
 
-def _outcome(record: Record, now: Situation) -> Outcome:
+def _outcome(summed: SummedSteps, now: Situation) -> Outcome:
     """The verdict and the time that it is about; or why there is none."""
     parts, part = now.parts, now.parts.part
     if not now.knows_phases:
@@ -165,7 +165,7 @@ def _outcome(record: Record, now: Situation) -> Outcome:
     is_computation = _is_computation(now)
     some = UnevenTime(0.0, "")
     if is_computation:
-        some = in_some_steps(record, (names.OTHER,), _NOT_DONE)
+        some = in_some_steps(summed, (names.OTHER,), _NOT_DONE)
     not_done = max(0.0, lost - known(parts.device)) + known(parts.asleep["other"])
     other = max(0.0, parts.other - not_done)
     unmarked = 0.0 if is_computation else other
@@ -233,15 +233,15 @@ def _is_computation(now: Situation) -> bool:
     return unmarked and is_seen and writing < 0.05 * now.parts.step
 
 
-def why_no_replay(facts: Facts, record: Record) -> str | None:
+def why_no_replay(facts: Facts, summed: SummedSteps) -> str | None:
     """What a run has that a replay does not bring forth, whatever is recorded of it."""
     if facts.world_size > 1:
         return "there are several ranks, and a replay of one does not tell what the others would do"
     if facts.has_accelerator:
         return "a GPU is in use, and what it would do is not replayed"
-    if len(record) and known(record.mean()[names.LOADERS]) > SEVERAL:
+    if len(summed) and known(summed.mean()[names.LOADERS]) > SEVERAL:
         return "a step gets batches of several loaders or passes, and a replay knows one"
-    if len(record) and _is_helped(record.mean(), facts):
+    if len(summed) and _is_helped(summed.mean(), facts):
         return (
             "other threads of the process compute while it waits for data, on CPUs that are short, "
             "and a replay does not tell what they would do beside a loader's workers"
@@ -262,18 +262,18 @@ def _is_helped(mean: dict[str, float], facts: Facts) -> bool:
     return helped >= HELPED * slept and cpus_used(now) >= FULL * free
 
 
-def replay_of(record: Record, facts: Facts) -> Replay | None:
+def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
     """The replay of a sample of the run; None where too little is known (`why_no_replay`)."""
     cpus, workers = facts.usable_cpus, facts.workers
-    if cpus is None or workers is None or len(record) < FEWEST_STEPS:
+    if cpus is None or workers is None or len(summed) < FEWEST_STEPS:
         return None
-    if why_no_replay(facts, record):
+    if why_no_replay(facts, summed):
         return None
     if not 0 <= workers <= MOST_WORKERS or facts.prefetch < 1:  # someone has edited it
         return None
-    mean = record.mean()
+    mean = summed.mean()
     now = Situation(mean, parts_of(mean, facts), facts, None)
-    sample = record.sample()
+    sample = summed.sample()
     count = -(-len(sample.epochs) // WINDOW)
     chosen = np.unique(np.linspace(0, count - 1, min(count, REPLAYED_WINDOWS)).astype(int))
     rows = np.isin(np.arange(len(sample.epochs)) // WINDOW, chosen)
@@ -298,11 +298,11 @@ def _times(kind: VerdictKind, cause: Cause | None, *, held_up: bool) -> tuple[st
     return metrics_of(kind)
 
 
-def _when(record: Record, kind: VerdictKind, times: tuple[str, ...], *, held_up: bool) -> str:
+def _when(summed: SummedSteps, kind: VerdictKind, times: tuple[str, ...], *, held_up: bool) -> str:
     """Checkpoints and validation come now and then, and nobody has to be told."""
     if kind in (VerdictKind.CHECKPOINT, VerdictKind.VALIDATION, VerdictKind.MIXED) or not times:
         return ""
-    told = when(record, times)
+    told = when(summed, times)
     goes_on = kind is VerdictKind.COMPUTE and not held_up  # what was the longest at first
     return "" if goes_on and "until" in told else told
 

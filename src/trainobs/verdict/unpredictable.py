@@ -8,7 +8,7 @@ import numpy.typing as npt
 from trainobs.core.text import percent
 from trainobs.replay.trace import Floats
 from trainobs.verdict.metric_names import STEP
-from trainobs.verdict.record import Sample
+from trainobs.verdict.summed_steps import Sample
 from trainobs.verdict.verdict import Facts
 
 FALLS = 2 / 3

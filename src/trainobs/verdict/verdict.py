@@ -1,4 +1,4 @@
-"""What a verdict is, and the facts beside the record that it is made from."""
+"""What a verdict is, and the facts beside the steps that it is made from."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the record of steps does not hold.
+    """What `SummedSteps` do not hold.
 
     Attributes:
         usable_cpus: CPUs that this rank may use, the fewest that it ever might; None: unknown.

@@ -49,7 +49,7 @@ class Sample(NamedTuple):
 
 
 class StepInputs:
-    """What a record takes of some steps, by column; made once for all records that take them.
+    """What `SummedSteps` take of some steps, by column; made once for all that take them.
 
     Args:
         columns: metric -> values (n,), NaN for unknown; of these only `INPUTS`, and phases with a
@@ -80,8 +80,8 @@ class StepInputs:
         return some
 
 
-class Record:
-    """Steps, taken as they come.
+class SummedSteps:
+    """Steps in sums, and a sample of them; taken as they come.
 
     Attributes:
         first: number of the first step.

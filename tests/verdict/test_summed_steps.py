@@ -9,15 +9,15 @@ from tests.verdict.constructed import MS, columns
 from trainobs.core.records import SETUP, StepTable
 from trainobs.verdict.batch_columns import batch_columns
 from trainobs.verdict.metric_names import INPUTS, STEP
-from trainobs.verdict.record import BLOCKS, WINDOW, WINDOWS, FirstSteps, Record
+from trainobs.verdict.summed_steps import BLOCKS, WINDOW, WINDOWS, FirstSteps, SummedSteps
 
 
-def filled(steps: int, piece: int, **changed: object) -> Record:
-    """A record that was handed `steps` steps, `piece` at a time."""
-    record, whole = Record(), columns(steps=steps, **changed)
+def filled(steps: int, piece: int, **changed: object) -> SummedSteps:
+    """`steps` steps in sums, taken `piece` at a time."""
+    summed, whole = SummedSteps(), columns(steps=steps, **changed)
     for first in range(0, steps, piece):
-        record.add({name: values[first : first + piece] for name, values in whole.items()})
-    return record
+        summed.add({name: values[first : first + piece] for name, values in whole.items()})
+    return summed
 
 
 @pytest.mark.parametrize("steps", [1, 8, 63, 64, 65, 129, 5000])
@@ -32,21 +32,21 @@ def test_every_step_counts_whatever_the_pieces_they_came_in(steps):
 
 
 def test_memory_does_not_grow_with_the_steps():
-    record = filled(100_000, 1000)
-    assert len(record._sums) <= BLOCKS
-    kept = [*record._sums, *record._known, *(rows for _, _, rows in record._windows)]
+    summed = filled(100_000, 1000)
+    assert len(summed._sums) <= BLOCKS
+    kept = [*summed._sums, *summed._known, *(rows for _, _, rows in summed._windows)]
     most = 2 * BLOCKS + WINDOWS * WINDOW
     assert sum(array.nbytes for array in kept) <= most * len(INPUTS) * 8
-    assert all(rows.base is None for _, _, rows in record._windows)  # and hold on to nothing else
+    assert all(rows.base is None for _, _, rows in summed._windows)  # and hold on to nothing else
 
 
 @pytest.mark.parametrize("steps", [40, 512, 513, 1500, 100_000])
 def test_the_sample_is_windows_of_consecutive_steps_from_all_over_the_run(steps):
-    record = Record()
+    summed = SummedSteps()
     numbers = np.arange(steps, dtype=float)
     for part in np.array_split(numbers, 7):
-        record.add({STEP: part})
-    seen = record.sample().columns[STEP]
+        summed.add({STEP: part})
+    seen = summed.sample().columns[STEP]
     assert len(seen) == (steps if steps <= WINDOW * WINDOWS else len(seen)) <= WINDOW * WINDOWS
     for first in range(0, len(seen) - WINDOW, WINDOW):
         assert (np.diff(seen[first : first + WINDOW]) == 1).all()
