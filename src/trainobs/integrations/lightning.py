@@ -27,7 +27,7 @@ from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
-from trainobs.session.settings import is_remote
+from trainobs.session.settings import LOG_EVERY_N_STEPS, is_remote
 from trainobs.tensorboard.event_file import EventWriter
 
 _NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
@@ -156,7 +156,7 @@ class ObsCallback(ObservingCallback):
         self._epoch = trainer.current_epoch
         session.clock.read_for(trainer.current_epoch)
         session.clock.delivering = _fetches_for_the_step(trainer)
-        session.clock.mixed = not _has_torch_loaders_only(trainer)
+        session.clock.other_loaders = not _has_torch_loaders_only(trainer)
 
     @harmless
     def on_train_batch_start(self, session: Session, trainer: Any, *_: Any, **__: Any) -> None:
@@ -247,7 +247,9 @@ class ObsCallback(ObservingCallback):
             self._settings,
             run_dir,
             writer=writer,
-            log_every_n_steps=self._settings.log_every_n_steps or trainer.log_every_n_steps or 50,
+            log_every_n_steps=self._settings.log_every_n_steps
+            or trainer.log_every_n_steps
+            or LOG_EVERY_N_STEPS,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             accelerator=Cuda(),
