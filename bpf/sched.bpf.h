@@ -84,10 +84,11 @@ static __always_inline void count_in_phase(struct task_state *task, struct accou
 {
 	u32 phase = current_phase(task->slot);
 	u64 unexplained = task->flags & (OFF_AWAIT | OFF_GIL) ? 0 : slept - wait;
+	u64 locked = task->flags & OFF_GIL ? slept : 0;
 
 	if (phase >= TOBS_CLASSES)
 		phase = TOBS_PHASE_OTHER;
-	add(to, TOBS_PHASE_OFF, phase, 1, 0, slept + ready, ready);
+	add(to, TOBS_PHASE_OFF, phase, 1, locked, slept + ready, ready);
 	if (unexplained || wait)
 		add(to, TOBS_PHASE_SLEEP, phase, 1, 0, unexplained, wait);
 }

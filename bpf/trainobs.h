@@ -41,7 +41,7 @@ enum tobs_op {
 	TOBS_AWAIT, /* asleep for another thread, not for data; wait_ns: for Python's lock alone */
 	TOBS_ONCPU, /* periods on a CPU, counted when they end */
 	/* Of the training thread; in place of a class the phase, logging among other. */
-	TOBS_PHASE_OFF,	  /* off the CPU; wait_ns: of that, ready to run */
+	TOBS_PHASE_OFF, /* off the CPU; wait_ns: of that, ready to run; bytes: ns for Python's lock */
 	TOBS_PHASE_SLEEP, /* asleep for nothing that is known; wait_ns: for a block device */
 	TOBS_AIO,  /* calls of io_submit that went well: what they read and write is not counted */
 	TOBS_HINT, /* posix_fadvise and readahead; bytes: pages they brought into the page cache */

@@ -24,8 +24,8 @@ def test_every_room_has_one_section():
 def test_a_tracepoint_that_is_named_as_a_source_is_one_of_the_probes():
     named = {name for metric in CATALOGUE for name in re.findall(r"[a-z]+_[a-z_]+", metric.source)}
     assert len(named) == 13
-    hooks = [program.hook.split("/")[-1] for program in programs_of(PROBES).values()]
-    assert named <= set(hooks)
+    points = [program.attach_point.split("/")[-1] for program in programs_of(PROBES).values()]
+    assert named <= set(points)
 
 
 def test_what_a_metric_rests_on_is_a_program_that_there_is():

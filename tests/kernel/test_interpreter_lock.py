@@ -121,6 +121,8 @@ def test_a_call_that_keeps_the_lock_is_waited_for(observed: ObservedKernel, phas
     assert waited > HELD_S / 2
     assert waited == pytest.approx(slept[0] - naps[0] * NAP_S, abs=NAP_S + 0.02)
     assert awaited_s(counts) < HELD_S / 10  # the two do not count the same time
+    in_the_wait = counts.metric("python/gil_wait_ns") if phase is Phase.LOADER else 0
+    assert counts.metric("python/wait_gil_ns") == in_the_wait
 
 
 def test_threads_that_compute_in_turn_wait_for_each_other(observed: ObservedKernel):

@@ -275,6 +275,29 @@ def test_what_memory_once_held_is_told_to_be_read_again():
     assert not computing.may_be_read_again
 
 
+@pytest.mark.parametrize(
+    ("gil_ms", "thread_cpu_ms", "cause"),
+    [
+        (90, 99, Cause.INTERPRETER),
+        (90, 10, Cause.HANDOVER),  # nobody computed who could have held it
+        (0, 99, Cause.HANDOVER),
+    ],
+)
+def test_threads_that_hold_the_interpreter_s_lock_may_keep_the_loader_waiting(
+    gil_ms, thread_cpu_ms, cause
+):
+    """The batch is made, other processes take a CPU, and a thread of the run computes in Python."""
+    gil = {"python__gil_wait_ns": gil_ms * MS, "python__wait_gil_ns": gil_ms * MS}
+    made = {"batch__made_compute_ns": 2 * MS, "sched__worker_cpu_ns": 99 * MS}
+    late = split(handover=100) | gil | made
+    late |= {"sched__thread_cpu_ns": thread_cpu_ms * MS, "sched__others_cpu_ratio": 0.5}
+    late |= {"sched__wait_runqueue_ns": 3 * MS, "sched__main_runqueue_ns": 3 * MS}
+    verdict = verdict_on(**late)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
+    if cause is Cause.INTERPRETER:
+        assert verdict.advice.change == {"python_threads": 0}
+
+
 def test_a_lock_that_nobody_held_while_computing_is_not_the_interpreter_s():
     waits = IN_STEP | {"python__gil_wait_ns": 60 * MS}
     assert verdict_on(**waits, sched__thread_cpu_ns=60 * MS).cause is Cause.INTERPRETER

@@ -79,6 +79,8 @@ which phase. Without calls their sums over all classes are right, and no class i
 def feeds(op: Op, field: str, classes: Collection[FileClass] = ()) -> Programs:
     """Programs that a number rests on: a field of an operation, of some classes (empty: of all)."""
     slept = SCHEDULER if field == "wait_ns" else Programs()
+    if op is Op.PHASE_OFF and field == "bytes":  # for Python's lock
+        slept = FEEDS[Op.AWAIT]
     return FEEDS[op] | slept | (CALLS if classes and op in CLASSED_BY_CALLS else Programs())
 
 

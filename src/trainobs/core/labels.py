@@ -47,6 +47,7 @@ _MORE: Mapping[str, str] = {
     "loader/handover_ns": "  batches made, not yet received",
     "loader/start_stop_ns": "  loaders starting and ending",
     "loader/worker_start_stop_ns": "    workers, at least",
+    "python/wait_gil_ns": "  waiting for the GIL meanwhile",
     "sched/wait_offcpu_ns": "  asleep, or no CPU, while it waits",
     "sched/work_runqueue_ns": "  ready to run in the step, no CPU",
     "sched/work_iowait_ns": "  asleep for a device in the step",

@@ -192,7 +192,8 @@ def _late(now: Situation) -> float:
 def _of_threads(now: Situation) -> float:
     """What is saved without their Python, even if that makes the batches: these take its time."""
     left = now.parts.step - known(now.ns("sched/thread_cpu_ns"))
-    return min(known(now.parts.interpreter), max(0.0, left))
+    waited = known(now.parts.interpreter) + now.parts.loader_interpreter
+    return min(waited, max(0.0, left))
 
 
 _Rule = tuple[str, tuple[tuple[str, float | bool], ...], Callable[[Situation], float], float]
@@ -204,15 +205,18 @@ _COLLECTS: _Rule = (
     PART,
 )
 
+_THREADS: _Rule = (
+    "move what the other threads do in Python into a process, or end these threads",
+    (("python_threads", 0),),
+    _of_threads,
+    PART,
+)
+
 _SHARES: dict[tuple[VerdictKind, Cause | None], _Rule] = {
     (VerdictKind.LOADER, Cause.GARBAGE): _COLLECTS,
     (VerdictKind.COMPUTE, Cause.GARBAGE): _COLLECTS,
-    (VerdictKind.COMPUTE, Cause.INTERPRETER): (
-        "move what the other threads do in Python into a process, or end these threads",
-        (("python_threads", 0),),
-        _of_threads,
-        PART,
-    ),
+    (VerdictKind.LOADER, Cause.INTERPRETER): _THREADS,
+    (VerdictKind.COMPUTE, Cause.INTERPRETER): _THREADS,
     (VerdictKind.CHECKPOINT, None): (
         "save half as often",
         (("checkpoint", 0.5),),

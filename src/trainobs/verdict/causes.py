@@ -94,6 +94,7 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
     whole = min(whole, known(now.parts.part[VerdictKind.LOADER]))
     fetched = min(saved(receive=min(trace.receive, TAKEN_NS)), _fetched(now))
     handed = min(saved(**hand), handed_over(now)) - fetched
+    lacked = known(now.ns("sched/wait_runqueue_ns")) + known(now.ns("sched/worker_runqueue_ns"))
     return whole, iter(
         (
             Candidate(Cause.STORAGE, saved(**device), (names.LOADER_DEVICE,)),
@@ -104,11 +105,17 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
             *_start(now, saved(start=trace.start - _theirs(trace.start, trace.start - other))),
             Candidate(
                 _lack(now),
-                saved(cpus=inf, most_cpus=inf) if _lacks(now) else 0.0,
+                min(saved(cpus=inf, most_cpus=inf), lacked) if _lacks(now) else 0.0,
                 (names.LOADER_CPU_WAIT,),
             ),
+            _locked_out(now),
         )
     )
+
+
+def _locked_out(now: Situation) -> Candidate:
+    """The training thread, which takes over a batch, by threads that compute in Python."""
+    return Candidate(Cause.INTERPRETER, now.parts.loader_interpreter, (names.WAITED_FOR_GIL,))
 
 
 def _slept(why: Cause) -> tuple[str, ...]:
@@ -168,6 +175,7 @@ def handed_over(now: Situation) -> float:
     """
     queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
     lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
+    lacked += now.parts.loader_interpreter
     took = known(now.ns(names.HANDOVER)) - known(now.ns(names.START)) - lacked
     own = known(now.ns(names.LOADER) - now.ns(names.WAITED_OFF_CPU))
     handing = _handing(now)
@@ -245,6 +253,8 @@ def _split(now: Situation) -> Candidates:
         yield Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,))
     lacked += known(now.ns(names.LOADER_CPU_WAIT))
     yield Candidate(contention(now), lacked, (names.LOADER_CPU_WAIT, *_CONTENTION))
+    if now.facts.workers:
+        yield _locked_out(now)
 
 
 def _inferred(now: Situation) -> Candidates:
@@ -264,6 +274,7 @@ def _inferred(now: Situation) -> Candidates:
     if workers:
         yield from _start(now, _theirs(now.ns(names.START), now.ns(names.STARTING_WORKERS)))
         yield Candidate(Cause.FETCH, _fetched(now), ("sched/main_offcpu_ns",))
+        yield _locked_out(now)
         return
     # The training thread makes the batches. Of all that it computed and slept, how much must lie
     # in the wait?

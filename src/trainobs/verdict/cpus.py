@@ -11,7 +11,7 @@ FULL = 0.85
 """Use of its CPUs from which on a run that waits for them has no other cause than itself."""
 
 LITTLE_TAKEN = 0.2
-"""Share of a rank's CPUs below which others do not keep it from them."""
+"""Share of a rank's CPUs up to which others do not keep it from them."""
 
 CROWD = 2.0
 """Threads of the training process for each CPU that wait for it, on average, from which on they are
@@ -76,9 +76,10 @@ def contention(now: Situation) -> Cause:
     crowd = CROWD * (facts.most_cpus or cpus)
     if known(now.ns("sched/thread_runqueue_ns")) >= crowd * now.parts.step:
         return Cause.OWN_THREADS
-    # Other ranks may have got less than their part, which `taken` takes them to have.
-    sure = not isnan(taken) and (facts.ranks_here == 1 or taken < LITTLE_TAKEN)
-    if sure and cpus_used(now) >= FULL * (facts.most_cpus or free_cpus(now) or cpus):
+    # Where others take much, it may be they; and other ranks may have got less than their part,
+    # which `taken` takes them to have.
+    usable = facts.most_cpus or free_cpus(now) or cpus
+    if taken <= LITTLE_TAKEN and cpus_used(now) >= FULL * usable:
         return Cause.FULL
     return Cause.CPU
 

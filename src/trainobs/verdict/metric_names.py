@@ -18,6 +18,7 @@ NAMED = "phase/*_ns"
 PHASES = (LOADER, TRANSFER, *COMPUTE, CHECKPOINT, VALIDATION, LOGGING, NAMED, OTHER)
 GARBAGE = "python/gc_ns"
 INTERPRETER = "python/gil_wait_ns"
+WAITED_FOR_GIL = "python/wait_gil_ns"
 WAITED_OFF_CPU = "sched/wait_offcpu_ns"
 """Of the wait for data, that in which the training thread did not take batches over."""
 AWAITED = "sched/main_await_ns"
@@ -51,6 +52,7 @@ INPUTS = tuple(
             *PHASES,
             GARBAGE,
             INTERPRETER,
+            WAITED_FOR_GIL,
             START,
             *SPLIT,
             *SLEEPS,

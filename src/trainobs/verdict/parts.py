@@ -67,7 +67,9 @@ class StepParts:
         runqueue: time in which the training thread was ready to run and had no CPU; loader,
             checkpoints and validation left out, as in the rest.
         device: time in which it slept for a device.
-        interpreter: time in which it slept for Python's interpreter lock.
+        interpreter: time in which it slept for Python's interpreter lock, the wait for the loader
+            left out, as far as that is known.
+        loader_interpreter: the same in the wait for the loader; 0 if unknown.
         asleep: phase -> time in which it slept for something that is not known.
         idle: time in which it slept for other threads of its process that did not compute, or must
             have slept in no phase that is known.
@@ -86,6 +88,7 @@ class StepParts:
     runqueue: float
     device: float
     interpreter: float
+    loader_interpreter: float
     asleep: Mapping[str, float]
     idle: float
     sees_sleep: bool
@@ -192,6 +195,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
         runqueue=runqueue,
         device=device,
         interpreter=gil,
+        loader_interpreter=_held(mean, known(mean[names.WAITED_FOR_GIL])),
         asleep=asleep,
         idle=idle,
         sees_sleep=sees_sleep,
@@ -228,7 +232,7 @@ def stolen(mean: Mean, facts: Facts) -> float:
 def _outside(mean: Mean, rare: float) -> float:
     """Where no phase knows its sleep: what of it must lie outside loader and what is rare."""
     explained = known(mean["sched/main_runqueue_ns"]) + known(mean["sched/main_iowait_ns"])
-    slept = mean["sched/main_offcpu_ns"] - explained - known(mean[names.INTERPRETER])
+    slept = mean["sched/main_offcpu_ns"] - explained - known(_gil(mean))
     outside = slept - known(mean[names.LOADER]) - rare
     return outside if isnan(outside) else max(0.0, outside)
 
@@ -263,11 +267,20 @@ def _device(mean: Mean, facts: Facts) -> float:
 
 def _interpreter(mean: Mean, usual: float) -> tuple[float, float]:
     """The wait for the interpreter's lock; and what looks like it, with nobody who held it."""
-    waited = mean[names.INTERPRETER] * usual
+    waited = _gil(mean) * usual
+    held = _held(mean, waited)
+    return held, 0.0 if isnan(waited) else waited - held
+
+
+def _gil(mean: Mean) -> float:
+    """The wait for the interpreter's lock outside of the wait for the loader; NaN if unknown."""
+    return mean[names.INTERPRETER] - known(mean[names.WAITED_FOR_GIL])
+
+
+def _held(mean: Mean, waited: float) -> float:
+    """A wait for the interpreter's lock; 0 if other threads did not compute enough to hold it."""
     computed = mean["sched/thread_cpu_ns"]
-    if isnan(waited) or isnan(computed) or computed >= HOLDS * waited:
-        return waited, 0.0
-    return 0.0, waited
+    return 0.0 if computed < HOLDS * waited else waited
 
 
 def _for_others(mean: Mean) -> float:
@@ -303,7 +316,7 @@ def _communication(mean: Mean, facts: Facts, step: float) -> float:
 def _unexplained_sleep(mean: Mean, facts: Facts) -> float:
     """Time off the CPU that nothing else that is known explains, such as the loader."""
     ready_or_device = mean["sched/main_runqueue_ns"] + mean["sched/main_iowait_ns"]
-    slept = mean["sched/main_offcpu_ns"] - ready_or_device - mean[names.INTERPRETER]
+    slept = mean["sched/main_offcpu_ns"] - ready_or_device - _gil(mean)
     rare = known(mean[names.CHECKPOINT]) + known(mean[names.VALIDATION])
     explained = mean[names.LOADER] + rare
     return max(0.0, slept - explained) if not isnan(slept) and facts.workers else nan

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainobs.core.abi import Op
-from trainobs.core.catalogue.making import MAIN, kernel
+from trainobs.core.abi import Op, Phase
+from trainobs.core.catalogue.making import MAIN, by_phase, kernel
 from trainobs.core.metrics import Cells, Metric, MetricKind
 
 PYTHON: tuple[Metric, ...] = (
@@ -33,5 +33,12 @@ PYTHON: tuple[Metric, ...] = (
         blind="Recognized by the time limit of the wait, 5 ms: with a longer sys.setswitchinterval "
         "it counts in sched/main_await_ns, and other waits with a limit of 5 ms or less count "
         "here.",
+    ),
+    kernel(
+        "python/wait_gil_ns",
+        by_phase("bytes", Op.PHASE_OFF, Phase.LOADER),
+        "The part of python/gil_wait_ns in loader/wait_ns.",
+        unit="ns",
+        source="sched_switch",
     ),
 )
