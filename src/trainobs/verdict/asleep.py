@@ -65,8 +65,12 @@ def _beside_makers(now: Situation, slept: float) -> float:
     if workers:
         used = now.ns("sched/worker_cpu_ns") - known(now.ns("batch/compute_ns"))
         return surely_beside(now, known(used), workers * step - slept)
-    used = known(now.ns("sched/child_cpu_ns")) + max(0.0, used_in_wait(now))
-    return surely_beside(now, used, step - slept)
+    return surely_beside(now, helpers_ns(now), step - slept)
+
+
+def helpers_ns(now: Situation) -> float:
+    """CPU time of processes and threads of the run that may compute for a data set."""
+    return known(now.ns("sched/child_cpu_ns")) + max(0.0, used_in_wait(now))
 
 
 def used_in_wait(now: Situation) -> float:

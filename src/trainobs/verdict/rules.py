@@ -14,7 +14,7 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.advice import KERNELS, advise
-from trainobs.verdict.asleep import surely_beside, used_in_wait
+from trainobs.verdict.asleep import helpers_ns, used_in_wait
 from trainobs.verdict.causes import find, kernels_share, reads_again
 from trainobs.verdict.cpus import FULL, contention, cpus_used, free_cpus, is_full
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
@@ -34,7 +34,7 @@ from trainobs.verdict.unpredictable import unpredictable
 from trainobs.verdict.verdict import Cause, Facts, Outcome, Verdict, VerdictKind, abstained
 
 HELPED = 0.2
-"""Share of a data set's sleep in which other threads surely compute, that is no waiting alone."""
+"""Share of a data set's sleep in which others of the run may compute, that is no waiting alone."""
 
 SIBLINGS = 0.05
 """Share of the CPUs from which on it is told that it is the same job that takes them."""
@@ -243,23 +243,22 @@ def why_no_replay(facts: Facts, summed: SummedSteps) -> str | None:
         return "a step gets batches of several loaders or passes, and a replay knows one"
     if len(summed) and _is_helped(summed.mean(), facts):
         return (
-            "other threads of the process compute while it waits for data, on CPUs that are short, "
-            "and a replay does not tell what they would do beside a loader's workers"
+            "other threads or processes of the run may compute while it waits for data, on CPUs "
+            "that are short, and a replay does not tell what they do beside a loader's workers"
         )
     return None
 
 
 def _is_helped(mean: dict[str, float], facts: Facts) -> bool:
-    """Whether threads surely compute while the training thread sleeps in its data set.
+    """Whether others of the run may compute while the training thread sleeps in its data set.
 
-    To overlap that sleep with the step takes the CPUs that these threads need.
+    To overlap that sleep with the step takes the CPUs that these threads and processes need.
     """
     now = Situation(mean, parts_of(mean, facts), facts, None)
     slept, free = known(now.ns("batch/sleep_ns")), free_cpus(now)
     if facts.workers or free is None or slept < WORTH_SHOWING * now.parts.step:
         return False
-    helped = surely_beside(now, used_in_wait(now), now.parts.step - slept)
-    return helped >= HELPED * slept and cpus_used(now) >= FULL * free
+    return helpers_ns(now) >= HELPED * slept and cpus_used(now) >= FULL * free
 
 
 def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
