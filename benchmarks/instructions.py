@@ -121,9 +121,9 @@ def observer(steps: int) -> None:
             if number % COLLECTED == COLLECTED - 1:
                 loop.collector.collect()
             if number % DELIVERED == DELIVERED - 1:
-                batch = loop.collector.batch()
+                table = loop.collector.table()
                 for sink in sinks:
-                    sink.write(batch)
+                    sink.write(table)
                     sink.flush()
 
 

@@ -20,6 +20,7 @@ USED_BEFORE = {
     r"\bpolice\b": "leak check",
     r"\btwins?\b": "pair, or counterpart",
     r"StepBatch": "StepTable",
+    r"batch: StepTable": "table",
     r"\bsinks/": "runlog/, tensorboard/",
 }
 """Words that stood for the same as others -> the word for it. History may have them."""

@@ -149,7 +149,7 @@ class ObservedKernel:
         self.clock.begin_batch()
         self.clock.end_step()
         self.collector.collect(settle=False)
-        steps = self.collector.batch()
+        steps = self.collector.table()
         assert steps is not None
         return {name: float(column[-1]) for name, column in steps.brought().items()}
 
@@ -186,10 +186,10 @@ class ObservedKernel:
     def closed(self) -> list[Counts]:
         """Counts of the steps that closed since the last call, the set-up too."""
         self.collector.collect(settle=False)
-        batch = self.collector.batch()
-        if batch is None or batch.cells is None:
+        table = self.collector.table()
+        if table is None or table.cells is None:
             return []
-        rows = batch.cells.rows()
+        rows = table.cells.rows()
         asleep, ready = rows["wait_ns"][:, Op.OFFCPU], rows["ns"][:, Op.RUNQUEUE]
         assert (asleep + ready <= rows["ns"][:, Op.OFFCPU]).all(), "more than the time off the CPU"
         return [Counts(cells) for cells in rows]

@@ -51,11 +51,11 @@ def test_each_step_has_a_histogram_of_its_block_reads(
         observed.clock.end_step()
     observed.clock.finish()
     observed.collector.collect(settle=False)
-    batch = observed.collector.batch()
-    assert batch is not None
-    assert batch.cells is not None
-    assert batch.latency is not None
-    counted = batch.cells.rows()["count"][:, Op.BLOCK_READ].sum(axis=(1, 2))
-    assert batch.latency.sum(axis=1).tolist() == counted.tolist()
+    table = observed.collector.table()
+    assert table is not None
+    assert table.cells is not None
+    assert table.latency is not None
+    counted = table.cells.rows()["count"][:, Op.BLOCK_READ].sum(axis=(1, 2))
+    assert table.latency.sum(axis=1).tolist() == counted.tolist()
     assert counted[-2] >= 10
     assert counted[-1] >= 13

@@ -25,9 +25,9 @@ class Noting(Sink):
     def look(self) -> None:
         self.calls.append("look")
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         self.calls.append("write")
-        self.steps.append(len(batch))
+        self.steps.append(len(table))
 
     def flush(self) -> None:
         self.calls.append("flush")
@@ -60,7 +60,7 @@ def test_steps_are_delivered_at_first_and_with_a_flush_and_sinks_look_meanwhile(
 
 
 def test_many_steps_are_delivered_before_it(calls, monkeypatch):
-    monkeypatch.setattr(observer, "BATCH", 50)
+    monkeypatch.setattr(observer, "DELIVERED_STEPS", 50)
     train(calls, 200)
     before = calls.calls[: calls.calls.index("flush")]
     assert before.count("write") > 1

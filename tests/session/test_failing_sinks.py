@@ -186,7 +186,7 @@ class Faulty(Sink):
     def begin(self, info: RunInfo) -> None:
         self._count()
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         self._count()
 
     def latency(self, buckets: np.ndarray) -> None: ...

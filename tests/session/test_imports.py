@@ -61,7 +61,9 @@ def test_nothing_heavy_is_imported_before_the_first_flush(tmp_path):
 
 
 def test_nor_when_steps_are_delivered_before_it(tmp_path):
-    delivered = JOB.replace("obs = ", "observer.BATCH = 0; obs = ").replace("(0.1)", "(0.6)")
+    delivered = JOB.replace("obs = ", "observer.DELIVERED_STEPS = 0; obs = ").replace(
+        "(0.1)", "(0.6)"
+    )
     _, stepped, _ = modules(tmp_path, delivered)
     assert stepped.isdisjoint({"PIL", "google.protobuf", "pyarrow", "tensorboard"})
     assert "trainobs.verdict" in stepped  # so they were delivered

@@ -73,20 +73,20 @@ def test_a_step_that_closed_just_now_waits_until_its_adds_have_settled(run):
     run.steps(3, collect=False)
     run.ticking.clock.begin_batch()  # closes the third one now
     run.collector.collect()
-    assert run.collector.batch().step.tolist() == [SETUP, 0, 1]
+    assert run.collector.table().step.tolist() == [SETUP, 0, 1]
     run.ticking.after(SETTLE_NS - 1)
     run.collector.collect()
-    assert run.collector.batch() is None
+    assert run.collector.table() is None
     run.ticking.after(1)
     run.collector.collect()
-    assert run.collector.batch().step.tolist() == [2]
+    assert run.collector.table().step.tolist() == [2]
 
 
 def test_at_the_end_nothing_waits(run):
     run.steps(3, collect=False)
     run.ticking.clock.finish()
     run.collector.collect(settle=False)
-    assert run.collector.batch().step.tolist() == [SETUP, 0, 1, 2]
+    assert run.collector.table().step.tolist() == [SETUP, 0, 1, 2]
 
 
 def test_each_step_gets_its_own_reads_however_often_the_ring_comes_round(run):
@@ -94,10 +94,10 @@ def test_each_step_gets_its_own_reads_however_often_the_ring_comes_round(run):
         run.steps(1, size=size)
     run.ticking.clock.finish()
     run.collector.collect(settle=False)
-    batch = run.collector.batch()
-    assert batch.columns["io/data_read_bytes"].tolist() == list(range(3 * RING))
-    assert batch.cells.rows()[(slice(None), *READ)]["count"].tolist() == [0] + [1] * (3 * RING - 1)
-    assert batch.latency[1:, 10].tolist() == [1] * (3 * RING - 1)
+    table = run.collector.table()
+    assert table.columns["io/data_read_bytes"].tolist() == list(range(3 * RING))
+    assert table.cells.rows()[(slice(None), *READ)]["count"].tolist() == [0] + [1] * (3 * RING - 1)
+    assert table.latency[1:, 10].tolist() == [1] * (3 * RING - 1)
     assert run.collector.late_count == 0
 
 
@@ -110,9 +110,9 @@ def test_what_is_read_in_a_fetch_that_finds_no_batch_counts_for_the_step_before(
     run.steps(1, size=7)
     run.ticking.clock.finish()
     run.collector.collect(settle=False)
-    batch = run.collector.batch()
-    assert batch.columns["io/data_read_bytes"].tolist() == [0, 150, 7]
-    assert batch.latency[:, [10, 20]].tolist() == [[0, 0], [1, 1], [1, 0]]
+    table = run.collector.table()
+    assert table.columns["io/data_read_bytes"].tolist() == [0, 150, 7]
+    assert table.latency[:, [10, 20]].tolist() == [[0, 0], [1, 1], [1, 0]]
 
 
 def test_a_kind_of_event_that_comes_up_later_is_in_its_own_steps_only(run):
@@ -125,7 +125,7 @@ def test_a_kind_of_event_that_comes_up_later_is_in_its_own_steps_only(run):
     run.steps(RING, size=1)
     run.ticking.clock.finish()
     run.collector.collect(settle=False)
-    rows = run.collector.batch().cells.rows()
+    rows = run.collector.table().cells.rows()
     expected = np.zeros(len(rows))
     expected[first : first + 2] = 100, 200
     assert rows[(slice(None), *write)]["bytes"].tolist() == expected.tolist()
@@ -139,7 +139,7 @@ def test_the_p99_is_that_of_the_slowest_hundredth(run):
         run.kernel.read(1, 1, bucket=latency)
     run.ticking.clock.finish()
     run.collector.collect(settle=False)
-    p99 = run.collector.batch().columns["block/read_p99_ns"]
+    p99 = run.collector.table().columns["block/read_p99_ns"]
     assert np.isnan(p99[0])
     assert 2**20 <= p99[1] <= 2**21
 
@@ -157,13 +157,13 @@ def test_too_many_waiting_steps_drop_the_oldest_and_count_them(run, monkeypatch)
     run.steps(50)
     assert run.collector.waiting_count == 20
     assert run.collector.dropped_steps == 30  # the set-up and 49 steps are closed
-    assert run.collector.batch().step.tolist() == list(range(29, 49))
+    assert run.collector.table().step.tolist() == list(range(29, 49))
 
 
 def test_what_was_dropped_does_not_count_for_the_steps_after_it(run, monkeypatch):
     monkeypatch.setattr(module, "MAX_WAITING", 2)
     run.steps(2 * RING, size=7)
-    assert set(run.collector.batch().columns["io/data_read_bytes"]) == {7}
+    assert set(run.collector.table().columns["io/data_read_bytes"]) == {7}
 
 
 @pytest.mark.parametrize("every", [1, 50, RING - 1])
@@ -179,10 +179,10 @@ def test_steps_are_the_same_however_many_are_copied_and_delivered_at_once(every)
             run.kernel.read(run.ticking.clock.serial, number, bucket=number % BUCKETS)
             if number % every == 0:
                 run.collector.collect(settle=False)
-                parts += [run.collector.batch()] if number % (2 * every) == 0 else []
+                parts += [run.collector.table()] if number % (2 * every) == 0 else []
         run.ticking.clock.finish()
         run.collector.collect(settle=False)
-        return [part for part in (*parts, run.collector.batch()) if part is not None]
+        return [part for part in (*parts, run.collector.table()) if part is not None]
 
     few, many = delivered(every), delivered(7)
     for facts in (
@@ -208,7 +208,7 @@ def test_phases_add_up_to_the_step(run):
         run.ticking.after(5).end_step()
     clock.finish()
     run.collector.collect(settle=False)
-    columns = run.collector.batch().columns
+    columns = run.collector.table().columns
     phases = [v for name, v in columns.items() if name == "loader/wait_ns" or "phase/" in name]
     assert len(phases) == len(Phase)
     assert sum(phases).tolist() == columns["step/duration_ns"].tolist() == [0] + [18] * len(Phase)
@@ -221,7 +221,7 @@ def test_the_cost_of_the_clock_is_that_of_its_switches():
     run.ticking.clock.finish()
     run.collector.collect(settle=False)
     # Set-up: into the fetch, which ends it. Step 0: out of the fetch, the end.
-    assert run.collector.batch().columns["obs/cpu_ns"].tolist() == [100, 200]
+    assert run.collector.table().columns["obs/cpu_ns"].tolist() == [100, 200]
 
 
 def test_totals_of_the_host_become_what_each_step_added():
@@ -233,10 +233,10 @@ def test_totals_of_the_host_become_what_each_step_added():
     for _ in range(3):
         ticking.step()
         collector.collect(settle=False)
-        found.append(collector.batch())
+        found.append(collector.table())
     ticking.clock.finish()
     collector.collect(settle=False)
-    found.append(collector.batch())
+    found.append(collector.table())
     assert [[int(part.columns[name][0]) for name in names] for part in found] == [
         [5, 100],
         [2, 0],
@@ -259,7 +259,7 @@ def test_steps_whose_rows_a_signal_took_away_are_counted_as_dropped(run, monkeyp
         run.collector.collect(settle=False)
     monkeypatch.undo()
     run.steps(4, size=100)
-    table = run.collector.batch()
+    table = run.collector.table()
     assert run.collector.dropped_steps == 5  # the set-up and 4 steps were closed
     assert run.collector.waiting_count == 0
     assert list(table.columns["io/data_read_bytes"]) == [100] * 4
@@ -273,7 +273,7 @@ def test_totals_of_dropped_steps_do_not_count_for_the_steps_after_them(monkeypat
     for _ in range(20):
         ticking.step()
         collector.collect(settle=False)
-    assert collector.batch().columns["io/read_bytes"].tolist() == [10, 10, 10]
+    assert collector.table().columns["io/read_bytes"].tolist() == [10, 10, 10]
 
 
 def test_a_run_that_is_only_timed_has_no_other_column():
@@ -282,10 +282,10 @@ def test_a_run_that_is_only_timed_has_no_other_column():
     ticking.step()
     ticking.clock.finish()
     collector.collect(settle=False)
-    batch = collector.batch()
-    assert set(batch.columns) == {"step/duration_ns", "phase/other_ns", "obs/cpu_ns"}
-    assert batch.cells is None
-    assert batch.latency is None
+    table = collector.table()
+    assert set(table.columns) == {"step/duration_ns", "phase/other_ns", "obs/cpu_ns"}
+    assert table.cells is None
+    assert table.latency is None
 
 
 def test_a_step_is_kept_back_until_all_is_known_of_it():
@@ -295,25 +295,25 @@ def test_a_step_is_kept_back_until_all_is_known_of_it():
     run.steps(3)
     run.ticking.clock.finish()
     run.collector.collect(settle=False)
-    assert run.collector.batch(hold=True) is None
+    assert run.collector.table(hold=True) is None
     known.update((SETUP, 0))
-    assert run.collector.batch(hold=True).step.tolist() == [SETUP, 0]
+    assert run.collector.table(hold=True).step.tolist() == [SETUP, 0]
     assert run.collector.waiting_count == 2
     run.ticking.after(module.HOLD_NS)
-    assert run.collector.batch(hold=True).step.tolist() == [1, 2]
+    assert run.collector.table(hold=True).step.tolist() == [1, 2]
 
 
 def test_at_the_end_a_step_is_not_kept_back():
     run = Run(ready=lambda step: False)
     run.steps(3)
-    assert len(run.collector.batch()) == 3
+    assert len(run.collector.table()) == 3
     assert run.collector.waiting_count == 0
 
 
 def test_no_more_steps_are_kept_back_than_fit():
     run = Run(ready=lambda step: False)
     run.steps(module.HELD + 10)
-    assert len(run.collector.batch(hold=True)) == 10
+    assert len(run.collector.table(hold=True)) == 10
     assert run.collector.waiting_count == module.HELD
 
 
@@ -326,10 +326,10 @@ def test_it_is_the_end_when_the_clock_is_over_and_no_step_is_left(run, monkeypat
 
     monkeypatch.setattr(run.collector._ledger, "close", closing)
     run.steps(2)
-    run.collector.batch()
+    run.collector.table()
     run.ticking.clock.finish()
     run.collector.collect(settle=False)
-    run.collector.batch()
+    run.collector.table()
     assert told == [False, True]
 
 
@@ -339,7 +339,7 @@ def test_steps_that_nobody_counted_to_their_end_have_no_counts_but_their_times(r
     run.steps(2)
     run.ticking.clock.finish()
     run.collector.collect(settle=False)
-    columns = run.collector.batch().columns
+    columns = run.collector.table().columns
     read = columns["io/data_read_bytes"].tolist()
     assert read[:2] == [0, 100]
     assert np.isnan(read[3:]).all()
@@ -367,16 +367,16 @@ def test_lookups_come_with_their_steps_each_asked_for_once():
     source = Source()
     run = Run(lookups=source)
     run.steps(3)
-    assert run.collector.batch(hold=True) is None, "nothing is known yet"
+    assert run.collector.table(hold=True) is None, "nothing is known yet"
     source.known = {0, 1}
-    batch = run.collector.batch(hold=True)
-    assert batch.step.tolist() == batch.lookups["step"].tolist() == [SETUP, 0]
-    assert run.collector.batch(hold=True) is None
-    rest = run.collector.batch()  # at the end of a run nothing is waited for
+    table = run.collector.table(hold=True)
+    assert table.step.tolist() == table.lookups["step"].tolist() == [SETUP, 0]
+    assert run.collector.table(hold=True) is None
+    rest = run.collector.table()  # at the end of a run nothing is waited for
     assert rest.step.tolist() == rest.lookups["step"].tolist() == [1]
     assert source.asked == [0, 1, 2]
 
 
 def test_without_a_source_there_are_no_lookups(run):
     run.steps(2)
-    assert run.collector.batch().lookups is None
+    assert run.collector.table().lookups is None

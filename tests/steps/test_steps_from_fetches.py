@@ -177,10 +177,10 @@ def test_what_the_kernel_counted_in_merged_steps_is_counted_once():
     run.kernel.read(run.ticking.clock.serial, 1_000)
     run.ticking.clock.finish()
     run.collector.collect(settle=False)
-    batch = run.collector.batch()
-    assert batch.step.tolist() == [SETUP, 0, 1]
-    assert batch.columns["io/data_read_bytes"].tolist() == [0, 111, 1_000]
-    assert batch.latency.sum(axis=1).tolist() == [0, 3, 1]
+    table = run.collector.table()
+    assert table.step.tolist() == [SETUP, 0, 1]
+    assert table.columns["io/data_read_bytes"].tolist() == [0, 111, 1_000]
+    assert table.latency.sum(axis=1).tolist() == [0, 3, 1]
     assert run.collector.late_count == 0
 
 
@@ -197,9 +197,9 @@ def test_what_was_counted_in_a_fetch_without_a_batch_is_not_lost_with_the_step_b
     mark(run.ticking)
     clock.finish()
     run.collector.collect(settle=False)
-    batch = run.collector.batch()
-    assert batch.step.tolist() == [SETUP, 0]
-    assert batch.columns["io/data_read_bytes"].tolist() == [0, 11]
+    table = run.collector.table()
+    assert table.step.tolist() == [SETUP, 0]
+    assert table.columns["io/data_read_bytes"].tolist() == [0, 11]
 
 
 @pytest.mark.parametrize("seed", range(40))

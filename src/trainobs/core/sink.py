@@ -48,7 +48,7 @@ class Sink:
         Called several times a second, and before steps are written.
         """
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         """Take the next closed steps."""
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:

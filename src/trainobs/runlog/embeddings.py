@@ -30,11 +30,11 @@ class EmbeddingsSink(RowSink):
         """Note where the tables' names will be."""
         self._info = info
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         """Take the lookups of the next closed steps."""
-        if batch.lookups is not None:
-            self.hold(batch.lookups)
-        super().write(batch)
+        if table.lookups is not None:
+            self.hold(table.lookups)
+        super().write(table)
 
     def encoded(self, rows: Rows) -> Table:
         """The table `embeddings` of these rows."""

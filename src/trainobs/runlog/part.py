@@ -58,19 +58,19 @@ class RunLogPart:
     def __len__(self) -> int:
         return self._length
 
-    def append(self, batch: StepTable) -> None:
-        """Copy the steps of `batch`; its arrays may be reused afterwards."""
-        step = batch.step.copy()
-        self._heads.append((step, batch.epoch.copy(), batch.start_ns.copy()))
-        self._metrics.append(batch.metric_rows)
-        brought = {name: column.copy() for name, column in batch.brought().items()}
-        self._own.append((len(batch), brought))
-        if batch.cells is not None:
-            self._cells.append((step, _tabled(batch.cells)))
-        if batch.batches is not None:
-            self._batches.append(batch.batches)
-        self._length += len(batch)
-        self.step_count += batch.step_count
+    def append(self, table: StepTable) -> None:
+        """Copy the steps of `table`; its arrays may be reused afterwards."""
+        step = table.step.copy()
+        self._heads.append((step, table.epoch.copy(), table.start_ns.copy()))
+        self._metrics.append(table.metric_rows)
+        brought = {name: column.copy() for name, column in table.brought().items()}
+        self._own.append((len(table), brought))
+        if table.cells is not None:
+            self._cells.append((step, _tabled(table.cells)))
+        if table.batches is not None:
+            self._batches.append(table.batches)
+        self._length += len(table)
+        self.step_count += table.step_count
 
     def steps(self) -> Table:
         """The `steps` table: step, epoch, start_ns, then one column per metric.

@@ -38,9 +38,9 @@ class HoldingSink(Sink):
         self._steps = 0
         self._took = self._lost = False
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         """Count these steps as lost if their rows were, or those of steps since the last rows."""
-        self._steps += batch.step_count
+        self._steps += table.step_count
         if self._lost:
             self.lost_steps += self._steps
         if self._took or self._lost:

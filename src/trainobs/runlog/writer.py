@@ -116,12 +116,12 @@ class RunLogSink(Sink):
             directory.rmdir()  # give the claim back, or a second attempt would find it taken
             raise
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         """Take the next closed steps; those beyond `HELD_STEPS` are dropped and counted."""
-        if len(self._part) and len(self._part) + len(batch) > HELD_STEPS:
-            self.lost_steps += batch.step_count
+        if len(self._part) and len(self._part) + len(table) > HELD_STEPS:
+            self.lost_steps += table.step_count
             return
-        self._part.append(batch)
+        self._part.append(table)
         if len(self._part) >= SEAL_STEPS and not self._failing:
             self._seal_early()
 

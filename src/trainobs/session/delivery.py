@@ -42,12 +42,12 @@ class Delivery:
         """The fault that steps were lost by, as in "ENOSPC: No space left on device"; or ""."""
         return self._fault or self._dropped_because
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         """Hand over closed steps."""
         before = self.sink.lost_steps
-        self.call(lambda: self.sink.write(batch))
-        dropped = self.sink.lost_steps - before  # of this batch, or of what came before it
-        self._unsaved = max(0, self._unsaved + batch.step_count - dropped)
+        self.call(lambda: self.sink.write(table))
+        dropped = self.sink.lost_steps - before  # of this table, or of what came before it
+        self._unsaved = max(0, self._unsaved + table.step_count - dropped)
 
     def flush(self) -> bool:
         """Make safe what was handed over; False if that failed, for now or for good."""
@@ -115,7 +115,7 @@ class SinkDispatcher(Protocol):
     def poll(self) -> None:
         """Have sinks look, and see what became of what was handed over."""
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         """Hand closed steps to every sink."""
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
@@ -170,11 +170,11 @@ class Deliveries:
     def abandon(self) -> None:
         """Nothing is a parent's."""
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         """Hand closed steps to every sink."""
         self.poll()  # nobody else does in a writer process, where answers come with this call
         for delivery in self._deliveries:
-            delivery.write(batch)
+            delivery.write(table)
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
         """Hand over the latency histograms since the run began."""

@@ -47,7 +47,7 @@ COST_S = 10.0
 COST_SAMPLES = 5
 """Samples of which the median counts."""
 
-BATCH = 16 * RING
+DELIVERED_STEPS = 16 * RING
 """Collected steps that are delivered sooner than that; more than `MAX_WAITING` would be lost. As
 many fill a part of the run log, so that most are encoded once."""
 
@@ -218,7 +218,7 @@ class Observer:
             self._next_tick = now + WAKE_S
             self._readings.tick()
         due = min(self._next_delivery, self._next_flush)
-        if now < due and self._collector.waiting_count < BATCH:
+        if now < due and self._collector.waiting_count < DELIVERED_STEPS:
             return
         if self._deliveries.is_full:
             return
@@ -240,28 +240,28 @@ class Observer:
 
     def _deliver(self, *, hold: bool = False) -> None:
         self._begin_more()
-        batch = self._collector.batch(hold=hold)
-        if batch:
-            self._deliveries.write(self._with_cost(batch))
+        table = self._collector.table(hold=hold)
+        if table:
+            self._deliveries.write(self._with_cost(table))
 
     def _begin_more(self) -> None:
         while self._more_sinks:
             self._deliveries.add(self._more_sinks.popleft())
 
-    def _with_cost(self, batch: StepTable) -> StepTable:
-        columns = dict(batch.columns)
+    def _with_cost(self, table: StepTable) -> StepTable:
+        columns = dict(table.columns)
         if "sched/main_await_ns" in columns and self._readings.waits_on_host():
             columns["ranks/wait_ns"] = columns["sched/main_await_ns"]
         cpu_ns = time.thread_time_ns() + self._readings.other_cpu_ns
-        columns["obs/cpu_ns"] = columns["obs/cpu_ns"] + (cpu_ns - self._told_cpu_ns) / len(batch)
+        columns["obs/cpu_ns"] = columns["obs/cpu_ns"] + (cpu_ns - self._told_cpu_ns) / len(table)
         self._told_cpu_ns = cpu_ns
         if self._shares:
             columns["obs/probe_ns"] = columns["step/duration_ns"] * np.median(self._shares)
         lost = self._readings.lost_count() + self._collector.dropped_steps
-        columns["obs/lost_count"] = np.zeros(len(batch))
+        columns["obs/lost_count"] = np.zeros(len(table))
         columns["obs/lost_count"][-1] = lost - self._told_lost
         self._told_lost = lost
-        return replace(batch, columns=columns)
+        return replace(table, columns=columns)
 
     def _flush(self) -> None:
         self._hand_latency()

@@ -133,10 +133,10 @@ class SinkRouter:
         for reply in replies:
             self._heed(reply)
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         """Hand closed steps to every sink."""
-        self._here.write(batch)
-        self._call("write", batch, answers=self._answers())
+        self._here.write(table)
+        self._call("write", table, answers=self._answers())
         self._hand_points()
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:

@@ -101,7 +101,7 @@ class Collector:
         unknown: metrics of the kernel side that say nothing of this run.
 
     Attributes:
-        waiting_count: steps that were collected, and not yet taken by `batch`.
+        waiting_count: steps that were collected, and not yet taken by `table`.
         dropped_steps: steps that were dropped because nobody took them.
         late_count: events that count in a later step than they happened in.
     """
@@ -130,7 +130,7 @@ class Collector:
         self._switch_cost_ns = switch_cost_ns
         self._sources = tuple(sources)
         self._ledger = ledger or Ledger()
-        self._last = False  # whether no step will follow those of the last `batch`
+        self._last = False  # whether no step will follow those of the last `table`
         self._lookups = lookups or NoLookups()
         self._ready = ready
         self._now = now
@@ -169,7 +169,7 @@ class Collector:
             while self.waiting_count > MAX_WAITING:
                 self._drop(*self._waiting.pop(0))
 
-    def batch(self, *, hold: bool = False) -> StepTable | None:
+    def table(self, *, hold: bool = False) -> StepTable | None:
         """Records of what was collected since the last call; None for nothing.
 
         Args:

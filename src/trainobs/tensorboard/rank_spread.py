@@ -83,17 +83,17 @@ class RanksSink(Sink):
         """Begin to look at each other."""
         self._board.start()
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         """Take the next closed steps."""
-        rows = np.flatnonzero(batch.step != SETUP)
-        columns = [batch.columns.get(name, np.full(len(batch), np.nan)) for name in COMPARED]
-        table = np.stack(columns, axis=1)[rows]
+        rows = np.flatnonzero(table.step != SETUP)
+        columns = [table.columns.get(name, np.full(len(table), np.nan)) for name in COMPARED]
+        values = np.stack(columns, axis=1)[rows]
         first = 0
-        for last in self._ends.of(batch.step[rows]):
-            self._rows.append(table[first : last + 1])
-            self._close_window(batch, int(rows[last]))
+        for last in self._ends.of(table.step[rows]):
+            self._rows.append(values[first : last + 1])
+            self._close_window(table, int(rows[last]))
             first = last + 1
-        self._rows.append(table[first:])
+        self._rows.append(values[first:])
         self._log()
 
     def made(self) -> list[Points]:
@@ -110,14 +110,14 @@ class RanksSink(Sink):
         self._board.stop(self._is_complete)
         self._log()
 
-    def _close_window(self, batch: StepTable, row: int) -> None:
-        table = np.concatenate(self._rows)
+    def _close_window(self, table: StepTable, row: int) -> None:
+        values = np.concatenate(self._rows)
         self._rows = []
-        known = (~np.isnan(table)).sum(axis=0)
-        means = divided(np.nansum(table, axis=0), known)
-        step = int(batch.step[row])
+        known = (~np.isnan(values)).sum(axis=0)
+        means = divided(np.nansum(values, axis=0), known)
+        step = int(table.step[row])
         self._windows.append((step, tuple(means.tolist())))
-        self._times[step] = int(batch.start_ns[row])
+        self._times[step] = int(table.start_ns[row])
         self._board.show(b"".join(_WINDOW.pack(s, *m) for s, m in self._windows))
 
     def _log(self) -> None:

@@ -129,10 +129,10 @@ class TensorBoardSink(Sink):
         self._windows = StepWindows(self._every_tag, info.counters)
         self._offset_ns = clock["wall_ns"] - clock["monotonic_ns"]
 
-    def write(self, batch: StepTable) -> None:
+    def write(self, table: StepTable) -> None:
         """Take the next closed steps, and log at those that end a window."""
-        known = batch.step != SETUP
-        steps = batch if known.all() else batch.select(known)
+        known = table.step != SETUP
+        steps = table if known.all() else table.select(known)
         self._begin_tables()
         if not len(steps):
             return
@@ -144,7 +144,7 @@ class TensorBoardSink(Sink):
             first = last + 1
         self._take_lookups(steps, slice(first, None))
         self._step, self._end_ns = int(steps.step[-1]), steps.end_ns
-        self._judge(batch)
+        self._judge(table)
 
     def latency(self, buckets: npt.NDArray[np.uint64]) -> None:
         """Take the latency histograms since the run began, shape (op, class, role, BUCKETS)."""
@@ -201,13 +201,13 @@ class TensorBoardSink(Sink):
             self._tables = TableCurves(self._info.tables, self._every_tag)
             self._views = TableViews(self._tables, self._counts)
 
-    def _judge(self, batch: StepTable) -> None:
+    def _judge(self, table: StepTable) -> None:
         if self._verdicts is None and self._info is not None:
             with unforked():
                 from trainobs.tensorboard.verdicts import Verdicts
             self._verdicts = Verdicts(self._info)
         if self._verdicts:
-            self._tell(self._verdicts.add(batch))
+            self._tell(self._verdicts.add(table))
 
     def _take_lookups(self, steps: StepTable, rows: slice) -> None:
         if self._tables is not None and steps.lookups is not None:

@@ -54,9 +54,9 @@ class Verdicts:
         self._of_run = Record()
         self._first = FirstSteps()
 
-    def add(self, batch: StepTable) -> Iterator[Text]:
+    def add(self, table: StepTable) -> Iterator[Text]:
         """Take the next steps; yields the texts of epochs that have ended."""
-        usual = self._first.without(batch)
+        usual = self._first.without(table)
         if not len(usual):
             return
         inputs = StepInputs(columns_of(usual))

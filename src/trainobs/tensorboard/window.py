@@ -96,7 +96,7 @@ class WindowPoints(NamedTuple):
 
 
 class StepWindows:
-    """Windows of consecutive steps; those that end in a batch are summed together.
+    """Windows of consecutive steps; those that end in a table are summed together.
 
     Memory: 0.3 kB for each step of the window that goes on, since a p95 needs every value, and one
     sum of kernel cells.
@@ -123,13 +123,13 @@ class StepWindows:
         """Steps of the window that goes on."""
         return self._values.shape[1]
 
-    def add(self, batch: StepTable, ends: Sequence[int]) -> list[WindowPoints]:
+    def add(self, table: StepTable, ends: Sequence[int]) -> list[WindowPoints]:
         """Take steps; returns the windows that end at these of their rows."""
         held = len(self)
-        values = np.concatenate([self._values, batch.metric_rows[self._kept]], axis=1)
-        brought = self._with(batch.brought(), held, len(batch))
-        cells = self._cell_sums(batch.cells, ends)
-        latency = self._latency_sums(batch.latency, ends)
+        values = np.concatenate([self._values, table.metric_rows[self._kept]], axis=1)
+        brought = self._with(table.brought(), held, len(table))
+        cells = self._cell_sums(table.cells, ends)
+        latency = self._latency_sums(table.latency, ends)
         bounds = np.array([0, *(held + end + 1 for end in ends)])
         done = bounds[-1]
         self._values = values[:, done:].copy()
@@ -143,8 +143,8 @@ class StepWindows:
             if steps > 1:
                 own += self._spreads(values[:, begin : begin + steps])
         last = np.array(ends)
-        duration = np.nan_to_num(batch.metric_rows[_DURATION][last]).astype(np.int64)
-        about = batch.step[last], batch.start_ns[last] + duration, count
+        duration = np.nan_to_num(table.metric_rows[_DURATION][last]).astype(np.int64)
+        about = table.step[last], table.start_ns[last] + duration, count
         return list(
             starmap(WindowPoints, zip(*(each.tolist() for each in about), points, strict=True))
         )
