@@ -19,7 +19,7 @@ from trainobs.analysis.view import RunView
 from trainobs.core.records import StepTable
 from trainobs.report.html import comparison_page, page
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.writer import RunLogSink
+from trainobs.runlog.writer import SEAL_STEPS, RunLogSink
 
 FACTS = {
     "host": {"hostname": "node7", "kernel": "6.18", "usable_cpu_count": 8},
@@ -59,8 +59,8 @@ def writing_to(directory: Path) -> Callable[..., Path]:
         if steps is None and count:
             steps = busy_run(count, seed=rank)
         if steps is not None:
-            for first in range(0, len(steps), 2048):
-                part = steps.select(slice(first, first + 2048))
+            for first in range(0, len(steps), SEAL_STEPS):
+                part = steps.select(slice(first, first + SEAL_STEPS))
                 of_part = np.isin(steps.batches["for_step"], part.step)
                 sink.write(replace(part, batches=steps.batches[of_part]))
                 sink.flush()

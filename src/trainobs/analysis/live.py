@@ -13,7 +13,8 @@ from trainobs.runlog.info import cannot_read
 from trainobs.runlog.reader import RunLog, find_run
 
 PARTS = 2
-"""Parts of each table that are read: the newest 2,048 to 4,096 steps, however long the run is."""
+"""Parts of each table that are read: the newest `SEAL_STEPS` to twice as many steps, however
+long the run is."""
 
 SHARE = 0.05
 """Share of a CPU that reading may take: the run that is watched needs the CPUs."""

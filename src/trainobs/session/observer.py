@@ -20,6 +20,7 @@ from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.sink import Sink
+from trainobs.runlog.writer import SEAL_STEPS
 from trainobs.session.delivery import SinkDispatcher
 from trainobs.steps.collector import Collector
 
@@ -47,9 +48,9 @@ COST_S = 10.0
 COST_SAMPLES = 5
 """Samples of which the median counts."""
 
-DELIVERED_STEPS = 16 * RING
-"""Collected steps that are delivered sooner than that; more than `MAX_WAITING` would be lost. As
-many fill a part of the run log, so that most are encoded once."""
+DELIVERED_STEPS = SEAL_STEPS
+"""Collected steps that are delivered sooner than that; more than `MAX_WAITING` would be lost. They
+fill a part of the run log, so that most are encoded once."""
 
 FULL = RING // 2
 """Closed steps at which the training thread wakes the observer."""
