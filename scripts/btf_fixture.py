@@ -30,7 +30,9 @@ HEADER = struct.Struct("<HBBIIIII")  # struct btf_header
 def asked_for(names: KernelNames) -> list[bytes]:
     """Names that the loader may ask for, of those that a kernel has."""
     variants = [variant for program in programs_of(PROBES).values() for variant in program.variants]
-    targets = {tuple(hook.split("/")) for variant in variants for _, hook in variant.hooks}
+    targets = {
+        tuple(point.split("/")) for variant in variants for _, point in variant.attach_points
+    }
     traced = [name for kind, name in targets if kind == "tp_btf" and names.has_tracepoint(name)]
     plain = {name for kind, name in targets if kind in ("fentry", "fexit")}
     plain |= {KFUNC, *HELPERS, *(variant.needs for variant in variants if variant.needs)}

@@ -28,7 +28,7 @@ def load(*, counts_files: bool = False) -> dict[str, Any]:
         }
         loader = backend._probes._loader
         ways = {
-            name: [p for p, _ in loader.hooks(name)]
+            name: [p for p, _ in loader.attach_points(name)]
             for name in backend.status
             if backend.status[name] == "on"
         }

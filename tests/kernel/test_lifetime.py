@@ -39,7 +39,7 @@ def fork_beside(kernel: LocalBackend, *, abandon: bool) -> int:
 
 def program_count(kernel: LocalBackend) -> int:
     """Programs that run for it: on older kernels several may stand in for one."""
-    return sum(map(len, kernel._probes.hooks().values()))
+    return sum(map(len, kernel._probes.attach_points().values()))
 
 
 @pytest.mark.parametrize("abandon", [True, False])

@@ -92,8 +92,8 @@ def test_local_sockets_are_not_the_network(observed: ObservedKernel, local: Ends
         receive(other, 1009)
 
     got = observed.during(exchange)
-    # What stands in for the tracepoints hooks the functions of internet sockets alone.
-    seen = 1009 if observed.kernel.hooks()["tobs_send"] == "sock_send_length" else 0
+    # What stands in for the tracepoints is attached to the functions of internet sockets alone.
+    seen = 1009 if observed.kernel.attach_points()["tobs_send"] == "sock_send_length" else 0
     assert got.bytes(Op.SEND, PIPE, MAIN) == got.bytes(Op.RECEIVE, PIPE, MAIN) == seen
     assert got.metric("net/sent_bytes") == got.metric("net/received_bytes") == 0
 

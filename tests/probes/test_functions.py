@@ -45,7 +45,7 @@ def test_where_functions_are_refused_none_is_tried(monkeypatch: pytest.MonkeyPat
     kernel = LocalBackend(["block"])
     try:
         assert kernel.status[LIMIT] == "on"
-        assert kernel.hooks()[LIMIT] == ""
+        assert kernel.attach_points()[LIMIT] == ""
         assert kernel._probes._loader.load_count == 1
         assert kernel._probes._limits_hidden
     finally:

@@ -132,7 +132,7 @@ def test_each_field_that_a_kernel_lacks_is_one_that_is_not_read_there(
     version, machine = version_of(kernel)
     names = KernelNames(kernel)
     variants, _ = choose(programs_of(PROBES), names)
-    wanted = {program for variant in variants.values() for program, _ in variant.hooks}
+    wanted = {program for variant in variants.values() for program, _ in variant.attach_points}
     wanted |= {program + AGAIN for program in wanted}
     for counts_files in (False, True):
         best, *_ = object_files(names, release_of(version), counts_files=counts_files)

@@ -13,20 +13,20 @@ from trainobs.probes.kernel_names import KERNEL_BTF
 from trainobs.probes.libbpf import open_library
 from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.programs import PROBES, TREE, programs_of
-from trainobs.probes.prototypes import NUMBER, READ, strange_hooks
+from trainobs.probes.prototypes import NUMBER, READ, strange_points
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEAD = re.compile(
-    r'(?:PREEMPTIBLE_PROG\("([^"]+)"|SEC\("([^"]+)"\)\s*int BPF_PROG\()'  # where it hooks in
+    r'(?:PREEMPTIBLE_PROG\("([^"]+)"|SEC\("([^"]+)"\)\s*int BPF_PROG\()'  # where it is attached
     r"[, ]*\w+,?\s*([^)]*)\)"
 )
 
 HOOKS = {
-    hook
+    point
     for program in (*programs_of(PROBES).values(), *TREE)
     for variant in program.variants
-    for _, hook in variant.hooks
-    if not hook.startswith("iter/")
+    for _, point in variant.attach_points
+    if not point.startswith("iter/")
 }
 
 needs_types = pytest.mark.skipif(not KERNEL_BTF.exists(), reason="the kernel has no BTF")
@@ -51,18 +51,18 @@ def declared() -> dict[str, set[tuple[str, ...]]]:
 
 
 def test_the_arguments_that_are_compared_are_those_that_the_programs_declare() -> None:
-    assert declared() == {hook: {words} for hook, words in READ.items()}
+    assert declared() == {point: {words} for point, words in READ.items()}
     assert READ.keys() == HOOKS
 
 
 @needs_types
 def test_nothing_is_strange_about_this_kernel() -> None:
-    assert strange_hooks(open_library()) == set()
+    assert strange_points(open_library()) == set()
 
 
 @needs_types
 @pytest.mark.parametrize(
-    ("hook", "read"),
+    ("point", "read"),
     [
         # As if a number had come in front of others.
         ("tp_btf/sched_switch", (NUMBER, NUMBER, "task_struct*", "task_struct*")),
@@ -73,15 +73,15 @@ def test_nothing_is_strange_about_this_kernel() -> None:
     ],
 )
 def test_other_arguments_are_strange(
-    monkeypatch: pytest.MonkeyPatch, hook: str, read: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, point: str, read: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(prototypes, "READ", {**READ, hook: read})
-    assert strange_hooks(open_library()) == {hook}
+    monkeypatch.setattr(prototypes, "READ", {**READ, point: read})
+    assert strange_points(open_library()) == {point}
 
 
 def test_types_that_cannot_be_read_have_nothing_strange(tmp_path: Path) -> None:
     (tmp_path / "vmlinux").write_bytes(b"no BTF")
-    assert strange_hooks(open_library(), bytes(tmp_path / "vmlinux")) == set()
+    assert strange_points(open_library(), bytes(tmp_path / "vmlinux")) == set()
 
 
 @pytest.fixture
@@ -98,13 +98,13 @@ def test_a_program_whose_arguments_changed_does_not_run_and_another_way_stands_i
     kernel = LocalBackend()
     try:
         off = {name: state for name, state in kernel.status.items() if state != "on"}
-        hooks = kernel.hooks()
+        points = kernel.attach_points()
     finally:
         kernel.stop()
     reason = "this kernel has no tracepoint sched_switch with arguments that trainobs knows"
     assert off.keys() == {"tobs_switch", "tobs_wakeup", "tobs_wakeup_new"}
     assert off["tobs_switch"] == reason
-    assert "block_getrq" in hooks["tobs_blk_start"]
+    assert "block_getrq" in points["tobs_blk_start"]
 
 
 @pytest.mark.needs_bpf

@@ -91,8 +91,8 @@ class ProbeBackend:
         """Descriptors of the programs that run on events, where this process has them."""
         raise NotImplementedError
 
-    def hooks(self) -> dict[str, str]:
-        """Program name -> where it hooks in, where this process has loaded it."""
+    def attach_points(self) -> dict[str, str]:
+        """Program name -> where it is attached, where this process has loaded it."""
         return {}
 
     def stop(self) -> None:

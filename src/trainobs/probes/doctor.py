@@ -40,19 +40,19 @@ def examine() -> dict[str, Any]:
     below = "procfs" if _readable(_PROCFS[0]) else "timing"
     level, why = below, None
     status: dict[str, str] = {}
-    hooks: dict[str, str] = {}
+    points: dict[str, str] = {}
     try:
         kernel = open_backend()
         try:
             kernel.adopt()
-            status, hooks = kernel.status, kernel.hooks()
+            status, points = kernel.status, kernel.attach_points()
         finally:
             kernel.stop()
         level = "ebpf" if Coverage(status).knows(CALLS) else below
     except ProbeError as error:
         why = {"cause": error.cause.name, "found": error.found, "do": error.do}
     probes = {
-        name: {program.name: _describe(program, status, hooks) for program in programs}
+        name: {program.name: _describe(program, status, points) for program in programs}
         for name, programs in {"process_tree": TREE, **PROBES}.items()
     }
     states = [about["state"] for programs in probes.values() for about in programs.values()]
@@ -86,10 +86,11 @@ def _service() -> dict[str, Any]:
     return found | {"answers": True, **counts}
 
 
-def _describe(program: Program, status: dict[str, str], hooks: dict[str, str]) -> dict[str, Any]:
+def _describe(program: Program, status: dict[str, str], points: dict[str, str]) -> dict[str, Any]:
     state = status.get(program.name, _NOT_TRIED)
     return {
-        "hook": hooks.get(program.name, program.hook),
+        # The key is older than the word for it; who reads the JSON knows it by this name.
+        "hook": points.get(program.name, program.attach_point),
         "state": state,
         "gives": program.gives,
         "lost": [] if state == "on" else lost_without(program.name),
@@ -192,8 +193,8 @@ def _service_line(service: dict[str, Any]) -> str:
 
 def _program_lines(name: str, about: dict[str, Any]) -> list[str]:
     works = about["state"] == "on"
-    hook = about["hook"] or "(in another program)"
-    lines = [f"  {name:<16}{hook:<32}{'works' if works else 'off':<6}{about['gives']}"]
+    point = about["hook"] or "(in another program)"
+    lines = [f"  {name:<16}{point:<32}{'works' if works else 'off':<6}{about['gives']}"]
     if about["state"] not in ("on", _NOT_TRIED):
         lines.append(f"{'':<8}because: {about['state']}")
     if about["lost"] and about["state"] != _NOT_TRIED:

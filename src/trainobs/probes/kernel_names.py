@@ -24,7 +24,7 @@ class KernelNames:
         path: the BTF; by default the running kernel's.
 
     Attributes:
-        strange: hooks that have other arguments there than programs read (`prototypes`).
+        strange: attach points that have other arguments there than programs read (`prototypes`).
         functions: whether programs may be attached to its functions (`functions`).
 
     Raises:

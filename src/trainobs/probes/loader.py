@@ -53,7 +53,7 @@ class LibbpfLoader:
         self._paths = list(paths)
         self._library = open_library()
         self._object: int | None = None
-        self._hooks: dict[str, tuple[tuple[str, str], ...]] = {}
+        self._attach_points: dict[str, tuple[tuple[str, str], ...]] = {}
         self._programs: dict[str, int] = {}
         self._maps: dict[str, int] = {}
         self._links: dict[str, list[int]] = {}
@@ -101,7 +101,9 @@ class LibbpfLoader:
                     self.refused[name] = next(
                         culprits[p] for p in _programs(variant) if p in culprits
                     )
-        self._hooks = {name: tuple(self._in_order(variant)) for name, variant in left.items()}
+        self._attach_points = {
+            name: tuple(self._in_order(variant)) for name, variant in left.items()
+        }
 
     def attach(self, name: str) -> None:
         """Let the programs of a part run; ends before beginnings.
@@ -111,7 +113,7 @@ class LibbpfLoader:
             OSError: the process has no descriptor or no memory for it.
         """
         self._links[name] = []
-        for program, hook in self._hooks[name]:
+        for program, point in self._attach_points[name]:
             with captured_log(self._library):
                 link = self._library.bpf_program__attach(self._programs[program])
                 error = C.get_errno()
@@ -121,7 +123,7 @@ class LibbpfLoader:
                     raise OSError(error, f"cannot attach {program}: {os.strerror(error)}")
                 raise ProbeError(
                     ProbeCause.REFUSED,
-                    f"cannot attach {program} to {hook}",
+                    f"cannot attach {program} to {point}",
                     error_text(self._library, error),
                     "run: trainobs doctor",
                 )
@@ -134,11 +136,11 @@ class LibbpfLoader:
 
     def do_without(self, name: str) -> None:
         """A part of which nothing is attached is had without programs of its own."""
-        self._hooks[name] = ()
+        self._attach_points[name] = ()
 
-    def hooks(self, name: str) -> tuple[tuple[str, str], ...]:
-        """Programs that were loaded for a part, and where each of them hooks in."""
-        return self._hooks[name]
+    def attach_points(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Programs that were loaded for a part, and where each of them is attached."""
+        return self._attach_points[name]
 
     def run_iterator(self, name: str) -> None:
         """Run an attached iterator program once, in the calling thread's own context."""
@@ -183,11 +185,11 @@ class LibbpfLoader:
         close_all(descriptor for descriptor in descriptors if descriptor >= 0)
 
     def _in_order(self, variant: ProgramVariant) -> Iterator[tuple[str, str]]:
-        """Programs as they are attached, each before its second one, and their hooks."""
-        for program, hook in reversed(variant.hooks):
+        """Programs as they are attached, each before its second one, and their attach points."""
+        for program, point in reversed(variant.attach_points):
             for each in (program, program + AGAIN):
                 if each in self._programs:
-                    yield each, hook
+                    yield each, point
 
     def _try_load(
         self, path: Path, wanted: set[str], machine: bytes, entries: Mapping[str, int]
@@ -329,12 +331,12 @@ def refusal(log: Sequence[str]) -> str:
 
 def _of_functions(variants: Mapping[str, ProgramVariant]) -> set[str]:
     """Programs of some variants that functions of the kernel call, not tracepoints."""
-    hooks = chain.from_iterable(variant.hooks for variant in variants.values())
-    return {program for program, hook in hooks if hook.startswith(("fentry/", "fexit/"))}
+    points = chain.from_iterable(variant.attach_points for variant in variants.values())
+    return {program for program, point in points if point.startswith(("fentry/", "fexit/"))}
 
 
 def _programs(variant: ProgramVariant) -> list[str]:
-    return [program for program, _ in variant.hooks]
+    return [program for program, _ in variant.attach_points]
 
 
 def _with_any(

@@ -79,11 +79,13 @@ class LocalBackend(ProbeBackend):
         """Descriptors of the programs that run on events."""
         return self._probes.program_fds() | self.own.program_fds()
 
-    def hooks(self) -> dict[str, str]:
-        """Program name -> where it hooks in."""
+    def attach_points(self) -> dict[str, str]:
+        """Program name -> where it is attached."""
         return {
-            name: ", ".join(dict.fromkeys(hook.removeprefix("tp_btf/") for _, hook in hooks[::-1]))
-            for name, hooks in self._probes.hooks().items()
+            name: ", ".join(
+                dict.fromkeys(point.removeprefix("tp_btf/") for _, point in points[::-1])
+            )
+            for name, points in self._probes.attach_points().items()
         }
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The probes: which programs belong together, where they hook in, and what each gives."""
+"""The probes: which programs belong together, where they are attached, and what each gives."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class ProgramVariant:
     """One way to observe something; kernels differ in which they have.
 
     Attributes:
-        hooks: (program in the object, section that says what it is attached to), what begins before
-            what ends.
-        needs: what the kernel's BTF must have beside the targets of the hooks; a key of `_NEEDS`.
+        attach_points: (program in the object, section that says what it is attached to), what
+            begins before what ends.
+        needs: what the kernel's BTF must have beside the targets of these; a key of `_NEEDS`.
     """
 
-    hooks: tuple[tuple[str, str], ...] = ()
+    attach_points: tuple[tuple[str, str], ...] = ()
     needs: str | None = None
 
     def lacks(self, names: KernelNames) -> list[str]:
         """What a kernel does not have for it, in words."""
-        targets = [hook.split("/") for _, hook in self.hooks]
+        targets = [point.split("/") for _, point in self.attach_points]
         lacking = [
             _WORDS[kind].format(name) for kind, name in targets if not _has(names, kind, name)
         ]
@@ -59,10 +59,10 @@ class Program:
     variants: tuple[ProgramVariant, ...]
 
     @property
-    def hook(self) -> str:
-        """Where it hooks in, at best; "" if it is a part of another program."""
-        hooks = self.variants[0].hooks
-        return hooks[0][1].removeprefix("tp_btf/") if hooks else ""
+    def attach_point(self) -> str:
+        """Where it is attached, at best; "" if it is a part of another program."""
+        points = self.variants[0].attach_points
+        return points[0][1].removeprefix("tp_btf/") if points else ""
 
     def lacks(self, names: KernelNames) -> list[str]:
         """What a kernel does not have for the best variant, and whether it refuses others."""
@@ -95,8 +95,8 @@ def _traced(
     return Program(name, gives, (ProgramVariant(((name, f"tp_btf/{tracepoint}"),), needs), *others))
 
 
-def _variant(**hooks: str) -> ProgramVariant:
-    return ProgramVariant(tuple(hooks.items()))
+def _variant(**points: str) -> ProgramVariant:
+    return ProgramVariant(tuple(points.items()))
 
 
 LIMIT = "tobs_blk_limit"
@@ -228,7 +228,7 @@ WHAT_TO_GIVE = (
 )
 """What an error about `probes` says."""
 
-ITERATORS = frozenset(program.name for program in TREE if program.hook == "iter/task")
+ITERATORS = frozenset(program.name for program in TREE if program.attach_point == "iter/task")
 """Programs that run when read, not when something happens."""
 
 _OF_CALLS = frozenset({"io_uring", "page_cache"})

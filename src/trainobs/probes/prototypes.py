@@ -1,4 +1,4 @@
-"""Whether what the programs hook into still has the arguments that they read.
+"""Whether what the programs are attached to still has the arguments that they read.
 
 A program finds its arguments by their place, and the verifier sees neither one number in the place
 of another nor, where memory is read by a helper, one structure in the place of another. Up to
@@ -67,7 +67,7 @@ _NUMBERS = frozenset({_INT, _ENUM, _ENUM64})
 _QUALIFIERS = frozenset({_TYPEDEF, 9, 10, 11, 18})  # volatile, const, restrict, type tag
 
 
-def strange_hooks(library: C.CDLL, path: bytes = KERNEL_TYPES) -> frozenset[str]:
+def strange_points(library: C.CDLL, path: bytes = KERNEL_TYPES) -> frozenset[str]:
     """Hooks that a kernel has, with other arguments than those that programs read there.
 
     Args:
@@ -79,19 +79,19 @@ def strange_hooks(library: C.CDLL, path: bytes = KERNEL_TYPES) -> frozenset[str]
         return frozenset()
     try:
         kernel = _Types(library, types)
-        found = {hook: kernel.arguments(*hook.split("/")) for hook in READ}
+        found = {point: kernel.arguments(*point.split("/")) for point in READ}
     finally:
         library.btf__free(types)
     return frozenset(
-        hook
-        for hook, arguments in found.items()
-        if arguments is not None and not _fits(hook, arguments)
+        point
+        for point, arguments in found.items()
+        if arguments is not None and not _fits(point, arguments)
     )
 
 
-def _fits(hook: str, arguments: list[str]) -> bool:
-    read = READ[hook]
-    if hook.startswith("fexit/") and len(read) != len(arguments):
+def _fits(point: str, arguments: list[str]) -> bool:
+    read = READ[point]
+    if point.startswith("fexit/") and len(read) != len(arguments):
         return False
     return len(read) <= len(arguments) and all(map(_is, read, arguments))
 

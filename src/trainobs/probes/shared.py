@@ -99,7 +99,7 @@ class SharedProbes:
     def _start(self, names: KernelNames, required: bool) -> None:
         variants, off = choose(self._programs, names)
         copies = 2 if may_lose_cpu() else 1
-        _need_descriptors(copies * sum(len(variant.hooks) for variant in variants.values()))
+        _need_descriptors(copies * sum(len(variant.attach_points) for variant in variants.values()))
         self._need(off, required, ProbeCause.NO_TRACEPOINT)
         self._loader.load(
             variants,
@@ -121,7 +121,7 @@ class SharedProbes:
             self._loader.detach(name)
         off |= alone
         self.status = {name: off.get(name, "on") for name in self._programs}
-        if self.status.get(LIMIT) == "on" and not self._loader.hooks(LIMIT):
+        if self.status.get(LIMIT) == "on" and not self._loader.attach_points(LIMIT):
             self._limits_hidden = _HIDDEN
         self._statistics = ProbeStatistics(self.program_fds())
 
@@ -237,9 +237,9 @@ class SharedProbes:
         """Descriptors of the programs that run on events."""
         return {
             program: self._loader.program_fd(program)
-            for name, hooks in self.hooks().items()
+            for name, points in self.attach_points().items()
             if name not in ITERATORS
-            for program, _ in hooks
+            for program, _ in points
         }
 
     def missed_runs(self) -> int:
@@ -250,10 +250,12 @@ class SharedProbes:
         """Descriptors of some maps that all sessions share."""
         return {name: self._loader.map_fd(name) for name in names}
 
-    def hooks(self) -> dict[str, tuple[tuple[str, str], ...]]:
-        """Of each part that runs: its programs, and where each of them hooks in."""
+    def attach_points(self) -> dict[str, tuple[tuple[str, str], ...]]:
+        """Of each part that runs: its programs, and where each of them is attached."""
         return {
-            name: self._loader.hooks(name) for name, state in self.status.items() if state == "on"
+            name: self._loader.attach_points(name)
+            for name, state in self.status.items()
+            if state == "on"
         }
 
     def stop(self) -> None:
@@ -331,7 +333,7 @@ def kernel_names() -> KernelNames:
         raise unable(error) from error
     names.functions = not refuses_functions()
     if kernel_version() > prototypes.KNOWN:
-        names.strange = prototypes.strange_hooks(open_library())
+        names.strange = prototypes.strange_points(open_library())
     return names
 
 
