@@ -1,6 +1,6 @@
 """Kernel cells of steps, as they go from the kernel's ring to the sinks.
 
-A row of the kernel has 4,160 numbers, of which a busy step changes a hundred. Only these are
+A row of the kernel has `WORDS` numbers, of which a busy step changes a hundred. Only these are
 kept: to copy and add up the rest made up most of what the observer's thread did.
 """
 

@@ -29,7 +29,7 @@ class KernelRows(Protocol):
 class Ring:
     """The kernel's ring of step rows, and what it held when each slot was read last.
 
-    Of the 1,040 cells of a row a busy step changes some 26. Only those are read that the kernel has
+    Of the cells of a row a busy step changes some 26. Only those are read that the kernel has
     touched in any step, since most of the cost is to bring the ring into the CPU's cache.
     """
 
