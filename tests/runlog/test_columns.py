@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.architecture.rooms import ROOT
+from trainobs.core.abi import UNTABLED, Op
 from trainobs.core.records import UNKNOWN
 from trainobs.runlog import columns
-from trainobs.runlog.columns import NAN, TABLES, Column, tables_of_run
+from trainobs.runlog.columns import AXES, NAN, TABLES, Column, tables_of_run
 from trainobs.runlog.parquet import _are_among, values_of, why_unreadable
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, EMBEDDINGS, KERNEL, STEPS
@@ -77,3 +80,14 @@ def test_the_words_of_a_table_column_are_the_tables_of_the_run(names):
     (column,) = (one for one in tables_of_run(names)[EMBEDDINGS] if one.name == "table")
     assert column.words == tuple(names)
     assert tables_of_run(names)[BATCHES] is TABLES[BATCHES]
+
+
+def test_the_page_of_the_run_log_tells_of_each_op_class_and_role():
+    page = (ROOT / "docs" / "run-log.md").read_text()
+    kernel = page.split("\n## kernel\n")[1].split("\n## ")[0]
+    _, columns_told, ops_told = kernel.split("|---|---|\n")
+    ops = re.findall(r"`(\w+)`", "".join(re.findall(r"^\|(.*?)\|", ops_told, re.MULTILINE)))
+    assert sorted(ops) == sorted({op.name.lower() for op in Op if op not in UNTABLED})
+    for axis in ("class", "role"):
+        (told,) = re.findall(rf"^\| `{axis}` \|(.*)\|$", columns_told, re.MULTILINE)
+        assert set(re.findall(r"`(\w+)`", told)) == {word.name.lower() for word in AXES[axis]}
