@@ -152,7 +152,7 @@ class RankLog:
         What is unknown counts as 0: whoever asks knows which metrics are known.
         """
         total = np.zeros((int(np.prod(CELLS_SHAPE)), len(FIELDS)), np.uint64)
-        for part in (values.of for values in self.files.read(KERNEL)):
+        for part in self.parts(KERNEL, ("step", *AXES, *FIELDS)):
             if but:
                 wanted = ~np.isin(part["step"], but)
                 part = {name: column[wanted] for name, column in part.items()}
