@@ -21,7 +21,7 @@ class OutsideReadings:
     """Stands in for `RunReadings`; also a source of columns.
 
     Args:
-        side: the kernel side.
+        backend: the kernel side.
         coverage: which counts of it are known.
         tgid: the process.
         host: facts about its machine, which are kept true of all of the run.

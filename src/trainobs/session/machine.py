@@ -42,15 +42,7 @@ class MachineReadings:
         self._tgid = tgid
         self._tid = threading.get_native_id() if tgid is None else tgid
         self._pauses = CollectorPauses() if tgid is None else None
-        self._sources: list[StepSource] = [self._pauses] if self._pauses else []
-        self._pressure: Pressure | None = None
-        self._own_faults: Totals | None = None
-        self._workers: WorkerMemory | None = None
-        self._numa: RemoteMemory | None = None
-        self._others: OthersCpu | None = None
-        self._limits: GroupLimits | None = None
-        self._cpus: CpuLimits | None = None
-        self._next_ns = 0
+        self._host: _HostReadings | None = None
         self._is_last = False
 
     def begin(self, host: dict[str, object], *, pressure: bool) -> None:
@@ -61,44 +53,18 @@ class MachineReadings:
             pressure: whether it is read here, and major faults of this process; on the procfs level
                 the training thread reads both.
         """
-        self._pressure = Pressure(PROC) if pressure else None
-        self._stalls = Totals(self._pressure.names if self._pressure else ())
-        self._workers = WorkerMemory(self._tgid)
-        self._resident = Gauges(("memory/worker_rss_bytes",), _FRESH_NS)
-        self._faults = Totals(("memory/worker_major_fault_count",))
-        self._numa = RemoteMemory()
-        self._remote = Totals(self._numa.names)
-        self._limits = GroupLimits(self._tgid)
-        self._kept = Totals(self._limits.names)
-        self._cpus = CpuLimits(host, self._tgid, self._tid)
-        self._others = OthersCpu(tgid=self._tgid, tid=self._tid)
-        self._taken = Gauges((NAME,), fresh_ns=3 * WINDOW_NS)
-        self._sources += [self._stalls, self._resident, self._faults, self._remote]
-        self._sources += [self._kept, self._taken]
-        if pressure and self._tgid is None:
-            self._own_faults = Totals(("memory/major_fault_count",))
-            self._sources.append(self._own_faults)
-        self.tick()
+        self._host = _HostReadings(self._tgid, self._tid, host, pressure=pressure)
+        self._host.tick()
 
     def tick(self) -> None:
         """Read what is due; for the observer's thread."""
-        now = time.monotonic_ns()
-        if self._workers and now >= self._next_ns:
-            self._next_ns = now + WORKERS_NS
-            resident, faults = self._workers.read()
-            self._resident.add(now, (resident,))
-            self._faults.add(now, (faults,))
-            self._read_numa(now)
-            self._read_limits(now)
-        self._read_others()
-        self._read_totals()
+        if self._host:
+            self._host.tick()
 
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
         """See `StepSource`. Totals are read once more, so that they reach to the last step."""
-        self._read_totals()
-        if self._is_last:
-            self._read_limits(time.monotonic_ns())
-        return {name: c for source in self._sources for name, c in source.columns(steps).items()}
+        pauses = self._pauses.columns(steps) if self._pauses else {}
+        return pauses | (self._host.columns(steps, is_last=self._is_last) if self._host else {})
 
     def finish(self) -> None:
         """The run has ended: what comes now are its last steps. May be called by any thread."""
@@ -108,21 +74,67 @@ class MachineReadings:
         """Time no more, and close the descriptors. May be called twice."""
         if self._pauses:
             self._pauses.close()
+        if self._host:
+            self._host.close()
+
+
+class _HostReadings:
+    """All but the pauses: arguments are those of `MachineReadings` and of its `begin`."""
+
+    def __init__(
+        self, tgid: int | None, tid: int, host: dict[str, object], *, pressure: bool
+    ) -> None:
+        self._pressure = Pressure(PROC) if pressure else None
+        self._stalls = Totals(self._pressure.names if self._pressure else ())
+        self._workers = WorkerMemory(tgid)
+        self._resident = Gauges(("memory/worker_rss_bytes",), _FRESH_NS)
+        self._faults = Totals(("memory/worker_major_fault_count",))
+        self._numa = RemoteMemory()
+        self._remote = Totals(self._numa.names)
+        self._limits = GroupLimits(tgid)
+        self._kept = Totals(self._limits.names)
+        self._cpus = CpuLimits(host, tgid, tid)
+        self._others: OthersCpu | None = OthersCpu(tgid=tgid, tid=tid)
+        self._taken = Gauges((NAME,), fresh_ns=3 * WINDOW_NS)
+        counts_own = pressure and tgid is None
+        self._own_faults = Totals(("memory/major_fault_count",)) if counts_own else None
+        self._sources: list[StepSource] = [self._stalls, self._resident, self._faults]
+        self._sources += [self._remote, self._kept, self._taken]
+        self._sources += [self._own_faults] if self._own_faults else []
+        self._next_ns = 0
+
+    def tick(self) -> None:
+        now = time.monotonic_ns()
+        if now >= self._next_ns:
+            self._next_ns = now + WORKERS_NS
+            resident, faults = self._workers.read()
+            self._resident.add(now, (resident,))
+            self._faults.add(now, (faults,))
+            self._read_numa(now)
+            self._read_limits(now)
+        self._read_others()
+        self._read_totals()
+
+    def columns(self, steps: Sequence[ClosedStep], *, is_last: bool) -> Columns:
+        self._read_totals()
+        if is_last:
+            self._read_limits(time.monotonic_ns())
+        return {name: c for source in self._sources for name, c in source.columns(steps).items()}
+
+    def close(self) -> None:
         pressure, self._pressure = self._pressure, None
         if pressure:
             pressure.close()
-        if self._numa:
-            self._numa.close()
+        self._numa.close()
 
     def _read_numa(self, now: int) -> None:
-        if self._numa and self._numa.names:
+        if self._numa.names:
             with suppress(OSError):  # closed meanwhile by another thread: what is known stays so
                 self._remote.add(now, self._numa.totals())
 
     def _read_limits(self, now: int) -> None:
-        if self._cpus:
-            self._cpus.look()
-        if self._limits and self._limits.names:
+        self._cpus.look()
+        if self._limits.names:
             self._kept.add(now, self._limits.totals())
 
     def _read_others(self) -> None:
