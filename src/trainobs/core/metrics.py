@@ -131,7 +131,8 @@ class Metric:
         name: Parquet column, and key in the report's JSON.
         unit: unit of the value.
         kind: how values of several steps are combined.
-        chart: title of the chart in TensorBoard; "" if TensorBoard shows it on request only.
+        chart: title of its chart, in TensorBoard and on the page of a run alike, which both show it
+            by default; "" if TensorBoard shows it on request only, and the page not at all.
         tells: what a user learns from it.
         blind: what it cannot see.
         formula: how it is made from kernel cells; None where user space measures it.
