@@ -22,7 +22,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 from torch import Tensor
 
-_KINDS = (EmbOptimType.ADAM, EmbOptimType.PARTIAL_ROWWISE_ADAM)
+from trainobs.fae.sharding.torchrec_private import COUNTING
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def install() -> None:
     @functools.wraps(stock)
     def init(self: Any, embedding_specs: Any, *args: Any, **settings: Any) -> None:
         kind = settings.get("optimizer")
-        if kind not in _KINDS or any(spec[3] != ComputeDevice.CPU for spec in embedding_specs):
+        if kind not in COUNTING or any(spec[3] != ComputeDevice.CPU for spec in embedding_specs):
             stock(self, embedding_specs, *args, **settings)
             return
         settings["optimizer"] = EmbOptimType.EXACT_ADAGRAD  # whose state is the first of Adam's

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
 from torchrec.datasets.utils import Batch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -21,7 +22,8 @@ from trainobs.fae.calibration import source
 from trainobs.fae.calibration.source import InputSource
 from trainobs.fae.kjt.inputs import blocks_of, keys_of, parts_of
 from trainobs.fae.profile.arguments import byte_count, told_bytes
-from trainobs.fae.profile.model_tables import tables_of
+from trainobs.fae.profile.model_tables import STATE_FLOATS, optimizer_name, tables_of
+from trainobs.fae.sharding.checks import OPTIMIZERS
 
 
 def test_multi_hot_inputs_are_counted_lookup_by_lookup():
@@ -358,12 +360,20 @@ def test_sizes_that_are_none_are_refused(text):
 )
 def test_a_hot_row_takes_its_weights_and_its_optimizer_state(optimizer, row_bytes):
     assert {table.row_bytes for table in tables_of(tables(), optimizer)} == {row_bytes}
-    with pytest.raises(SettingError, match="optimizer"):
-        tables_of(tables(), "shampoo")
+
+
+@pytest.mark.parametrize("optimizer", ["shampoo", "lamb", EmbOptimType.PARTIAL_ROWWISE_LAMB])
+def test_an_optimizer_that_the_sharder_would_refuse_is_refused_before_the_calibration(optimizer):
+    with pytest.raises(SettingError, match="the sharder would refuse it"):
+        tables_of(tables(), optimizer)
+
+
+def test_the_sharder_trains_hot_rows_with_the_same_optimizers():
+    """`ADAM` of FBGEMM is AdamW, too: its weight decay is apart from the gradient."""
+    assert {*map(optimizer_name, OPTIMIZERS), "adamw"} == STATE_FLOATS.keys()
 
 
 def test_a_model_tells_its_tables_and_their_optimizer():
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from torch.distributed.optim import _apply_optimizer_in_backward as in_backward
     from torchrec.modules.embedding_modules import EmbeddingBagCollection
 

@@ -12,16 +12,15 @@ DEFAULT_OPTIMIZER = "rowwise_adagrad"
 
 _ASKED = ("name", "num_embeddings", "embedding_dim", "feature_names", "data_type")
 _FLOAT_BYTES = 4  # FBGEMM keeps optimizer state as float32, whatever the weights are
-_STATE_FLOATS = {  # of a row: (for each of its values, beside them)
+STATE_FLOATS = {  # of a row: (for each of its values, beside them)
     "sgd": (0, 0),
     "adagrad": (1, 0),
     "rowwise_adagrad": (0, 1),
     "adam": (2, 0),
     "adamw": (2, 0),
-    "lamb": (2, 0),
     "partial_rowwise_adam": (1, 1),
-    "partial_rowwise_lamb": (1, 1),
 }
+"""State of the optimizers that the sharder trains hot rows with (`fae/sharding/checks.py`)."""
 
 
 class ModelTable(NamedTuple):
@@ -64,7 +63,7 @@ def tables_of(tables: Any, optimizer: Any = None) -> tuple[ModelTable, ...]:
             the model's tables, else `DEFAULT_OPTIMIZER`.
 
     Raises:
-        SettingError: the optimizer is unknown, or there are no tables.
+        SettingError: the sharder knows no such optimizer, or there are no tables.
         FAEError: there are two of one name.
     """
     found = [_table(config, optimizer or own, at) for config, own, at in _configs(tables)]
@@ -210,20 +209,21 @@ def _row_bytes(config: Any, optimizer: Any) -> tuple[int, int]:
     # here, as workers of a Ray job only count
     from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
 
-    each, beside = _STATE_FLOATS[_optimizer_name(optimizer)]
+    each, beside = STATE_FLOATS[optimizer_name(optimizer)]
     weights = (config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] + 7) // 8
     return weights, (each * config.embedding_dim + beside) * _FLOAT_BYTES
 
 
-def _optimizer_name(optimizer: Any) -> str:
+def optimizer_name(optimizer: Any) -> str:
     """`EmbOptimType.EXACT_ROWWISE_ADAGRAD`, `RowWiseAdagrad` -> `rowwise_adagrad`."""
     said = getattr(optimizer, "value", None) or getattr(optimizer, "__name__", None) or optimizer
     plain = re.sub(r"[^a-z]", "", str(said).lower()).removeprefix("exact")
-    for name in _STATE_FLOATS:
+    for name in STATE_FLOATS:
         if plain == name.replace("_", ""):
             return name
     raise SettingError(
-        "cannot tell how much state the optimizer keeps for a row",
+        "cannot keep rows hot that this optimizer trains: the sharder would refuse it",
         repr(optimizer),
-        f"give optimizer= one of {', '.join(_STATE_FLOATS)}",
+        f"train them with one of {', '.join(STATE_FLOATS)}, and say so with optimizer=, or leave "
+        "their tables out of tables=",
     )

@@ -25,7 +25,7 @@ from trainobs.fae.sharding.torchrec_private import Plan
 _CACHING = "fused_uvm_caching"
 _KERNELS = ("fused", "fused_uvm", _CACHING)
 _PRECISIONS = (DataType.FP32, DataType.FP16)
-_OPTIMIZERS = (
+OPTIMIZERS = (
     EmbOptimType.EXACT_SGD,
     EmbOptimType.EXACT_ADAGRAD,
     EmbOptimType.EXACT_ROWWISE_ADAGRAD,
@@ -131,7 +131,7 @@ def check_optimizers(infos: Iterable[EmbeddingShardingInfo], device: torch.devic
         }
         refusals = [
             (
-                optimizer not in _OPTIMIZERS,
+                optimizer not in OPTIMIZERS,
                 f"optimizer {optimizer}, which was not tested with hot rows",
                 "train it with SGD, Adagrad, Adam or their row-wise kinds, or with the stock "
                 "sharder",

@@ -217,7 +217,7 @@ def without_clipping(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> Iterator[
         kernel.optimizer_args = given
 
 
-_COUNTING = (EmbOptimType.ADAM, EmbOptimType.PARTIAL_ROWWISE_ADAM)
+COUNTING = (EmbOptimType.ADAM, EmbOptimType.PARTIAL_ROWWISE_ADAM)
 
 
 def counts_lookups(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> bool:
@@ -225,7 +225,7 @@ def counts_lookups(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> bool:
 
     FBGEMM's Adam counts forwards, with or without a backward, and corrects its averages by them.
     """
-    return kernel.optimizer in _COUNTING
+    return kernel.optimizer in COUNTING
 
 
 def lookup_count(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> int:
