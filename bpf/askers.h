@@ -42,7 +42,7 @@ static __always_inline void keep_asker(struct task_state *task, u64 key, u64 ino
 {
 	struct asker asker = {
 		.inode = inode,
-		.class = task->call ? task->class : TOBS_OTHER,
+		.class = class_of_call(task),
 		.role = task->role,
 		.slot = task->slot,
 	};

@@ -101,8 +101,7 @@ static __always_inline void count_in_batch(struct task_state *task, u32 op, long
  * of data is waiting for the device too where the kernel does not call it so (FUSE). */
 static __always_inline void sleep_in_batch(struct task_state *task, u64 slept, u64 ready, u32 class)
 {
-	bool reads = task->call == TOBS_OPEN + 1 ||
-		     (task->call == TOBS_READ + 1 && class == TOBS_DATA);
+	bool reads = in_call(task, TOBS_OPEN) || (in_call(task, TOBS_READ) && class == TOBS_DATA);
 
 	task->batch.runqueue_ns += ready;
 	if (task->flags & OFF_IOWAIT || reads)

@@ -56,7 +56,7 @@ static __always_inline int keep_submitter(struct bio *bio)
 	others =
 		limited(bio); /* buffers that are registered with io_uring have one array for all */
 	kept.left = bio->bi_iter.bi_size + (others ? others->left : 0);
-	kept.class = task->call ? task->class : TOBS_OTHER;
+	kept.class = class_of_call(task);
 	kept.role = task->role;
 	kept.slot = task->slot;
 	key = pages_of(bio);

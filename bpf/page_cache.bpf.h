@@ -8,12 +8,12 @@ static __always_inline u32 mapped_class(struct task_state *task, struct inode *i
 	return is_regular(inode) ? regular_class(task->slot, (u64)inode, 0) : TOBS_OTHER;
 }
 
-/* The call in flight, plus one. The threads of io_uring make no calls: they are inside one. */
-static __always_inline u32 call_of(struct task_state *task)
+/* The threads of io_uring make no calls: they are inside one. */
+static __always_inline u32 call_or_ring_of(struct task_state *task)
 {
-	if (!task->call && bpf_get_current_task_btf()->flags & PF_IO_WORKER)
-		return TOBS_URING_ENTER + 1;
-	return task->call;
+	if (in_call(task, NO_CALL) && bpf_get_current_task_btf()->flags & PF_IO_WORKER)
+		return TOBS_URING_ENTER;
+	return call_of(task);
 }
 
 static __always_inline void count_added(struct task_state *task, struct folio *folio)
@@ -25,22 +25,22 @@ static __always_inline void count_added(struct task_state *task, struct folio *f
 		return; /* metadata, kept by the block device */
 	keep_reader(task, folio, inode);
 	pages = folio_pages(folio);
-	switch (call_of(task)) {
-	case TOBS_READ + 1:
-	case TOBS_HINT + 1:
+	switch (call_or_ring_of(task)) {
+	case TOBS_READ:
+	case TOBS_HINT:
 		task->added_pages += pages; /* counted when the call ends */
 		break;
-	case TOBS_WRITE + 1:
+	case TOBS_WRITE:
 		/* A page that is not written to is one of a source. */
 		if (!(task->flags & CALL_REGULAR) || (u64)inode != task->inode)
 			task->added_pages += pages;
 		break;
-	case TOBS_URING_ENTER + 1:
+	case TOBS_URING_ENTER:
 		add(account_of(task), TOBS_CACHE_MISS, mapped_class(task, inode), 1,
 		    bytes_of_pages(pages), 0, 0);
 		break;
-	case 0: /* a fault, or a call that we do not follow, such as madvise */
-	case TOBS_MMAP + 1:
+	case NO_CALL: /* a fault, or a call that we do not follow, such as madvise */
+	case TOBS_MMAP:
 		add(account_of(task), TOBS_FAULT_FILL, mapped_class(task, inode), 1,
 		    bytes_of_pages(pages), 0, 0);
 		break;
@@ -58,7 +58,7 @@ PREEMPTIBLE_PROG("tp_btf/mm_filemap_add_to_page_cache", tobs_cache_add, struct f
 
 static __always_inline bool is_in_read(struct task_state *task)
 {
-	return task && task->call == TOBS_READ + 1;
+	return task && in_call(task, TOBS_READ);
 }
 
 PREEMPTIBLE_PROG("tp_btf/page_cache_sync_ra", tobs_ra_wait, struct inode *inode)

@@ -83,13 +83,13 @@ static __always_inline void count_in_phase(struct task_state *task, struct accou
 					   u64 ready, u64 wait)
 {
 	u32 phase = current_phase(task->slot);
-	u64 unknown = task->flags & (OFF_AWAIT | OFF_GIL) ? 0 : slept - wait;
+	u64 unexplained = task->flags & (OFF_AWAIT | OFF_GIL) ? 0 : slept - wait;
 
 	if (phase >= TOBS_CLASSES)
 		phase = TOBS_PHASE_OTHER;
 	add(to, TOBS_PHASE_OFF, phase, 1, 0, slept + ready, ready);
-	if (unknown || wait)
-		add(to, TOBS_PHASE_SLEEP, phase, 1, 0, unknown, wait);
+	if (unexplained || wait)
+		add(to, TOBS_PHASE_SLEEP, phase, 1, 0, unexplained, wait);
 }
 
 /* A period off the CPU counts in the step in which it ends. */
@@ -99,7 +99,7 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	u64 ready = task->wake_ns ? now - task->wake_ns : 0;
 	u64 slept = off - ready; /* until it was woken: not the time it had no CPU then */
 	u64 wait = task->flags & OFF_IOWAIT ? slept : 0;
-	u32 class = task->call ? task->class : TOBS_OTHER;
+	u32 class = class_of_call(task);
 	struct account to = account_of(task);
 
 	add(to, TOBS_OFFCPU, class, 1, 0, off, wait);

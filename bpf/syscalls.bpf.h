@@ -49,11 +49,23 @@ static __always_inline bool hides(struct task_state *task, struct pt_regs *regs)
 	       syscall_arg(regs, 2) != SUID_DUMP_USER;
 }
 
+/* What a followed system call does, by its number. */
+static __always_inline u32 op_of(u64 nr)
+{
+	return machine.syscalls[nr].op_plus_one - 1;
+}
+
+/* Whether it is counted only where files are, and in no step. */
+static __always_inline bool is_aside(u32 op)
+{
+	return COUNTS_FILES && op > TOBS_MARK;
+}
+
 static __always_inline void enter_call(struct task_state *task, struct pt_regs *regs, u64 nr)
 {
-	u32 op = machine.syscalls[nr].op_plus_one - 1;
+	u32 op = op_of(nr);
 
-	if (COUNTS_FILES && op > TOBS_MARK)
+	if (is_aside(op))
 		task->aside_ns = bpf_ktime_get_ns();
 	else if (op != TOBS_MARK)
 		begin_call(task, regs, op, machine.syscalls[nr].fd_arg);
@@ -141,12 +153,12 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 	u64 ns, bytes = 0;
 	u32 op, class;
 
-	if (COUNTS_FILES && machine.syscalls[nr].op_plus_one > TOBS_MARK + 1) {
-		count_aside(task, machine.syscalls[nr].op_plus_one - 1, result);
+	if (is_aside(op_of(nr))) {
+		count_aside(task, op_of(nr), result);
 		return;
 	}
 	ns = bpf_ktime_get_ns() - task->call_ns;
-	op = task->call - 1;
+	op = call_of(task);
 	task->call = 0;
 	if (op == TOBS_FSYNC)
 		end_sync(task);
@@ -184,7 +196,7 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 /* Whether the begin of the call was seen, and no other program has seen this end of it. */
 static __always_inline bool ends_call(struct task_state *task, u64 nr)
 {
-	if (COUNTS_FILES && machine.syscalls[nr].op_plus_one > TOBS_MARK + 1)
+	if (is_aside(op_of(nr)))
 		return task->aside_ns;
 	return task->call;
 }

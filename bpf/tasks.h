@@ -54,6 +54,24 @@ static __always_inline struct task_state *current_state(void)
 	return state_of(bpf_get_current_task_btf());
 }
 
+#define NO_CALL ((u32) - 1)
+
+/* The op of the system call in flight, or NO_CALL. */
+static __always_inline u32 call_of(struct task_state *task)
+{
+	return (u32)task->call - 1;
+}
+
+static __always_inline bool in_call(struct task_state *task, u32 op)
+{
+	return call_of(task) == op;
+}
+
+static __always_inline u32 class_of_call(struct task_state *task)
+{
+	return call_of(task) == NO_CALL ? TOBS_OTHER : task->class;
+}
+
 /* Events whose first program says in task_state::seen that it was there, unless the second one says in
  * task_state::handed that it calls it: preemption.h. Where it does no harm to count twice, neither is
  * needed. */
