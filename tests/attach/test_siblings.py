@@ -76,4 +76,4 @@ def test_of_a_process_that_has_ended_nothing_is_asked() -> None:
     child = fork(signal.pause)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    Siblings(child).note()
+    assert Siblings(child).note() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from trainobs.core.abi import Phase
 from trainobs.core.records import RunInfo
@@ -13,13 +13,43 @@ from trainobs.core.signals import let_signals_through
 from trainobs.hooks.loader_facts import KnownLoaders
 from trainobs.hooks.loop_pass import Fetch, LoopPass, reads_ahead
 from trainobs.steps.clock import StepClock
-from trainobs.steps.ledger import Ledger
 
 _LOADER = Phase.LOADER.value
 
 
 def _raise() -> None:
     raise  # what is being handled
+
+
+class FetchLedger(Protocol):
+    """What `Ledger` is asked and told here, and says more of.
+
+    Attributes:
+        watched: whether somebody tells of fetches.
+    """
+
+    watched: bool
+
+    @property
+    def marks(self) -> bool:
+        """Whether it is of use that batches are marked."""
+
+    @property
+    def fetched(self) -> Callable[[bytearray], None]:
+        """Takes a fetch that is over."""
+
+    @property
+    def given(self) -> Callable[[list[int]], None]:
+        """Takes the step that got a batch, and its `Key`, of a loader that `gives_later`."""
+
+    def follow(self, loader: int) -> None:
+        """The fetches from a loader will tell which batch they got."""
+
+    def gives_later(self, loader: int) -> None:
+        """What is fetched from a loader is kept until it is `given` to a step."""
+
+    def turned(self, serial: int, duration_ns: int, workers_ns: int) -> None:
+        """A loader started or ended."""
 
 
 class LoaderListener:
@@ -46,7 +76,7 @@ class LoaderListener:
     def __init__(
         self,
         clock: StepClock,
-        ledger: Ledger,
+        ledger: FetchLedger,
         info: RunInfo,
         *,
         opens_steps: bool = False,
@@ -56,7 +86,8 @@ class LoaderListener:
         self.expected: Any = None
         self.known_loaders = KnownLoaders()
         self.clock = clock
-        self.clock.mixed = self.opens_steps = opens_steps
+        self.opens_steps = opens_steps
+        clock.mixed = opens_steps  # such a loop may ask any loader, until it is known better
         self.ledger = ledger
         self.info = info
         self.thread = threading.get_ident()

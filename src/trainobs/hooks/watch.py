@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 
 from trainobs.core.records import RunInfo
 from trainobs.hooks import wrapping
-from trainobs.hooks.loader_listener import LoaderListener
+from trainobs.hooks.loader_listener import FetchLedger, LoaderListener
 from trainobs.hooks.object_proxy import inner_of
 from trainobs.hooks.observed_loader import ObservedIterator, ObservedLoader
 from trainobs.session.forks import register_fork_cleanup, unregister_fork_cleanup
 from trainobs.steps.clock import StepClock
-from trainobs.steps.ledger import Ledger
 
 Loader = TypeVar("Loader", bound=Iterable[Any])
 
@@ -22,7 +21,9 @@ Loader = TypeVar("Loader", bound=Iterable[Any])
 class LoaderWatch(LoaderListener):
     """Is told what the loaders of this process do, until `close`; see `LoaderListener`."""
 
-    def __init__(self, clock: StepClock, ledger: Ledger, info: RunInfo, **options: Any) -> None:
+    def __init__(
+        self, clock: StepClock, ledger: FetchLedger, info: RunInfo, **options: Any
+    ) -> None:
         super().__init__(clock, ledger, info, **options)
         ledger.watched = True
         register_fork_cleanup(self)
