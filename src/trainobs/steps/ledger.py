@@ -175,9 +175,9 @@ class Ledger:
         # What another CPU is writing will be there the next time, with all that comes after it.
         if told[0] <= self._taken:
             return False
-        until = first + [*map(eq, told, count(self._taken + 1)), False].index(False)
-        entries = ring[first:until].tobytes()
-        whole = list(map(eq, told, ordinals[first:until].tolist()))
+        end = first + [*map(eq, told, count(self._taken + 1)), False].index(False)
+        entries = ring[first:end].tobytes()
+        whole = list(map(eq, told, ordinals[first:end].tolist()))
         if not all(whole):
             entries = np.frombuffer(entries, BATCH)[whole].tobytes()
             self.lost_count += whole.count(False)
