@@ -48,15 +48,13 @@ from trainobs.runlog.directory import claim, give_back, try_to_write
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.ending import tell, tell_end
 from trainobs.session.runs import default_run_dir
+from trainobs.session.settings import LOG_EVERY_N_STEPS
 from trainobs.steps.rule import SEVERAL, EventCounts, Rule, rule_for
 from trainobs.tensorboard.layout import LayoutWriter
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
 
 READ_S = 0.05
 """How often steps are read: the kernel keeps 128 of them."""
-
-_POINTS_EVERY = 50
-"""Steps between two points in TensorBoard, after the first."""
 
 _INSIDE = "observe its steps from inside, by `trainobs.observe`"
 
@@ -346,7 +344,7 @@ def _sinks(run: AttachedRun, place: Path, asked: Path) -> list[Sink]:
         return [log]
     board = LayoutWriter(EventFile(place / "tensorboard"))
     at_end = partial(tell_end, place, asked)
-    return [log, TensorBoardSink(board, _POINTS_EVERY, on_verdict=at_end)]
+    return [log, TensorBoardSink(board, LOG_EVERY_N_STEPS, on_verdict=at_end)]
 
 
 def _follow(runs: Sequence[AttachedRun], ending: StopCondition, until: float | None) -> None:

@@ -18,10 +18,10 @@ from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
 from trainobs.integrations.guard import ObservingCallback, harmless, tell_unrecorded
 from trainobs.integrations.models import watch_lookups
-from trainobs.integrations.plain import LOG_EVERY_N_STEPS
 from trainobs.integrations.trainer_taps import TrainerTaps, calling_trainer, is_tapped
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
+from trainobs.session.settings import LOG_EVERY_N_STEPS
 
 try:
     from transformers.trainer_callback import TrainerCallback

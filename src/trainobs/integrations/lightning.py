@@ -27,7 +27,7 @@ from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
-from trainobs.session.settings import is_remote
+from trainobs.session.settings import LOG_EVERY_N_STEPS, is_remote
 from trainobs.tensorboard.event_file import EventWriter
 
 _NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
@@ -245,7 +245,9 @@ class ObsCallback(ObservingCallback):
             self._settings,
             run_dir,
             writer=writer,
-            log_every_n_steps=self._settings.log_every_n_steps or trainer.log_every_n_steps or 50,
+            log_every_n_steps=self._settings.log_every_n_steps
+            or trainer.log_every_n_steps
+            or LOG_EVERY_N_STEPS,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             accelerator=Cuda(),

@@ -50,16 +50,13 @@ from trainobs.integrations.user_warnings import warn_once
 from trainobs.session.forks import register_fork_cleanup, unregister_fork_cleanup
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
-from trainobs.session.settings import PathLike, Probes, Settings
+from trainobs.session.settings import LOG_EVERY_N_STEPS, PathLike, Probes, Settings
 from trainobs.steps.clock import MAX_NAMED, StepClock
 from trainobs.steps.fast_path import CallbackContext
 from trainobs.steps.rule import BY_FETCH
 from trainobs.steps.states import StepsBy
 
 Loader = TypeVar("Loader", bound=Iterable[Any])
-
-LOG_EVERY_N_STEPS = 50
-"""Lightning's default."""
 
 _NAMES_KEPT = 100
 """Names of phases, good and bad, that are looked at once: a loop may make them up as it goes."""

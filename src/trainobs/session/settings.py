@@ -21,6 +21,9 @@ from trainobs.steps.clock import LAST_STEP
 PathLike = str | os.PathLike[str]
 Probes = str | OwnProbe | Iterable[str | OwnProbe]
 
+LOG_EVERY_N_STEPS = 50
+"""Steps between two TensorBoard points where nobody says: Lightning's default."""
+
 SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/usr/share", "/etc")
 """Where a system has its code and settings."""
 
