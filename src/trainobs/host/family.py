@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from trainobs.host.procfs import ProcFile, parse_stat, read_bytes
+from trainobs.host.procfs import TICK_NS, ProcFile, parse_stat, read_bytes
 from trainobs.host.tree import find_tree, thread_ids
 
 WORKER_NAME = b"pt_data_worker"
@@ -21,8 +21,6 @@ WORKER_NAME = b"pt_data_worker"
 
 KEPT_LIMIT = 512
 """Descriptors kept at most; a usual soft limit is 1024, and training needs the rest."""
-
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class ProcessIoFile(ProcFile):
@@ -52,7 +50,7 @@ class ThreadSchedstatFile(ProcFile):
     __slots__ = ("end_ns", "start_ns")
 
     def __init__(self, path: str) -> None:
-        boot_ns = parse_stat(read_bytes(f"{path}/stat")).start_ticks * _TICK_NS
+        boot_ns = parse_stat(read_bytes(f"{path}/stat")).start_ticks * TICK_NS
         super().__init__(f"{path}/schedstat")
         self.end_ns = 0
         slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()

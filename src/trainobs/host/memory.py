@@ -7,10 +7,8 @@ import os
 import resource
 
 from trainobs.host.family import WORKER_NAME
-from trainobs.host.procfs import PROC, Stat, parse_stat, read_bytes
+from trainobs.host.procfs import PAGE_BYTES, PROC, Stat, parse_stat, read_bytes
 from trainobs.host.tree import find_tree
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def own_faults() -> int:
@@ -48,7 +46,7 @@ class WorkerMemory:
         faults = {tgid: stat.major_faults for tgid, stat in workers.items()}
         self._ended_faults += sum(n for tgid, n in self._faults.items() if tgid not in faults)
         self._faults = faults
-        bytes_ = _PAGE_BYTES * sum(stat.resident_pages for stat in workers.values())
+        bytes_ = PAGE_BYTES * sum(stat.resident_pages for stat in workers.values())
         return bytes_ if workers else math.nan, self._ended_faults + sum(faults.values())
 
     def _workers(self) -> dict[int, Stat]:

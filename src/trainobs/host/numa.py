@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainobs.host.procfs import READ_SIZE, ProcFile, keep, number_behind
+from trainobs.host.procfs import PAGE_BYTES, READ_SIZE, ProcFile, keep, number_behind
 
 NODES = Path("/sys/devices/system/node")
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class RemoteMemory:
@@ -38,7 +36,7 @@ class RemoteMemory:
         """
         raws = [os.pread(file.fd, READ_SIZE, 0) for file in self._files]
         pages = sum(number_behind(b"other_node ", raw) for raw in raws)
-        return (_PAGE_BYTES * pages,) if raws else ()
+        return (PAGE_BYTES * pages,) if raws else ()
 
     def close(self) -> None:
         """Close the descriptors. May be called twice."""

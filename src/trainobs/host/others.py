@@ -7,7 +7,7 @@ import resource
 import time
 from pathlib import Path
 
-from trainobs.host.procfs import read_bytes
+from trainobs.host.procfs import TICK_NS, read_bytes
 from trainobs.host.tree import find_tree
 
 NAME = "sched/others_cpu_ratio"
@@ -15,7 +15,6 @@ NAME = "sched/others_cpu_ratio"
 WINDOW_NS = 1_000_000_000
 """Time between two readings, at least: the kernel counts CPU time in ticks of 10 ms."""
 
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 _BUSY = slice(1, 4)  # user, nice, system
 _BUSY_TOO = slice(6, 9)  # irq, softirq, steal; guest time is in user, waiting for I/O is idle
@@ -71,7 +70,7 @@ class OthersCpu:
         names = {b"cpu%d" % cpu for cpu in cpus}
         lines = (line.split() for line in read_bytes(f"{self._proc}/stat").splitlines())
         busy = (line[_BUSY] + line[_BUSY_TOO] for line in lines if line and line[0] in names)
-        return sum(int(ticks) for line in busy for ticks in line) * _TICK_NS
+        return sum(int(ticks) for line in busy for ticks in line) * TICK_NS
 
     def _own_ns(self) -> int | None:
         """CPU time of the process and of all descendants, those that have ended included."""
@@ -90,4 +89,4 @@ class OthersCpu:
         except OSError:
             return 0  # ended meanwhile
         fields = raw[raw.rindex(b")") + 2 :].split()
-        return sum(map(int, fields[11:15])) * _TICK_NS  # utime, stime, cutime, cstime
+        return sum(map(int, fields[11:15])) * TICK_NS  # utime, stime, cutime, cstime

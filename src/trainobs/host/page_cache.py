@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from trainobs.host.procfs import PROC
+from trainobs.host.procfs import PAGE_BYTES, PROC
 
 CACHESTAT = 451
 """Number of the system call, on every machine."""
@@ -31,8 +31,6 @@ _LOCAL = frozenset(
     | {"tmpfs", "vfat", "xfs", "zfs"}
 )
 """File systems that answer at once, or not at all; of others (nfs, fuse, ...) nothing is asked."""
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class CacheContent(NamedTuple):
@@ -136,7 +134,7 @@ class DataSetCache:
             extent, answer = (C.c_uint64 * 2)(0, 0), (C.c_uint64 * 5)()
             if self._libc.syscall(CACHESTAT, descriptor, extent, answer, 0):
                 return None
-            return os.fstat(descriptor).st_size, answer[0] * _PAGE_BYTES, answer[1] * _PAGE_BYTES
+            return os.fstat(descriptor).st_size, answer[0] * PAGE_BYTES, answer[1] * PAGE_BYTES
         finally:
             os.close(descriptor)
 

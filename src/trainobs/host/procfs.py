@@ -14,6 +14,11 @@ from typing import NamedTuple
 
 PROC = Path("/proc")
 
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+"""The unit of CPU times and births in `/proc`."""
+
 READ_SIZE = 512
 """Bytes asked for in one read: more than any of the files holds, so one call reads it whole."""
 
