@@ -164,7 +164,7 @@ def test_what_never_arrives_is_unmeasured():
 
 def test_what_waits_is_bounded(monkeypatch):
     monkeypatch.setattr(buffer, "MAX_SAMPLE_BYTES", 100)
-    monkeypatch.setattr(buffer, "MAX_TAKES", 4)
+    monkeypatch.setattr(buffer, "MAX_CAPTURES", 4)
     steps, model = Steps(), nn.Sequential(nn.Embedding(10, 2))
     lookups = ModelLookups(model, lambda: steps.serial, every=1)
     for _ in range(6):

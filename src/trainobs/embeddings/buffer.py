@@ -24,7 +24,7 @@ from trainobs.embeddings.sampling import SamplingInterval
 from trainobs.embeddings.sites import Site
 from trainobs.steps.fast_path import untracked
 
-MAX_TAKES = 4096
+MAX_CAPTURES = 4096
 """Steps that nobody has asked for yet; the oldest is let go."""
 
 MAX_SAMPLE_BYTES = 64 << 20
@@ -136,7 +136,7 @@ class LookupBuffer:
         self.failed_serial = 2**63
         self._serial = serial
         self._interval = interval
-        self._takes: dict[int, LookupCapture] = {}
+        self._captures: dict[int, LookupCapture] = {}
         self._entered = -1
         self._current = LookupCapture(-1, sampled=False)
         self._on_the_way: deque[tuple[LookupCapture, list[torch.cuda.Event]]] = deque()
@@ -167,12 +167,12 @@ class LookupBuffer:
 
     def ready(self, serial: int) -> bool:
         """Whether all that was copied from devices in a closed step is there."""
-        capture = self._takes.get(serial)
+        capture = self._captures.get(serial)
         return capture is None or capture.arrived
 
     def hand_out(self, serial: int) -> LookupCapture | None:
         """The capture of a closed step, once; None where nothing was asked for."""
-        capture = self._takes.pop(serial, None)
+        capture = self._captures.pop(serial, None)
         if capture is not None:
             self._waiting_bytes -= capture.sample_bytes
         return capture
@@ -193,16 +193,16 @@ class LookupBuffer:
             done.streams = set()
             self._on_the_way.append((done, events))
         self._waiting_bytes += done.sample_bytes
-        capture = self._takes.get(serial)
+        capture = self._captures.get(serial)
         if capture is None:
             room = self._waiting_bytes < MAX_SAMPLE_BYTES
             capture = untracked(
                 LookupCapture(serial, serial >= 0 and room and self._interval.choose())
             )
             if serial >= 0:
-                self._takes[serial] = capture
-                if len(self._takes) > MAX_TAKES:
-                    self.hand_out(next(iter(self._takes)))
+                self._captures[serial] = capture
+                if len(self._captures) > MAX_CAPTURES:
+                    self.hand_out(next(iter(self._captures)))
         else:
             self._waiting_bytes -= capture.sample_bytes
         self._current = capture
