@@ -53,7 +53,7 @@ typedef struct {
 	long long ends;
 	enum steps_by steps_by;
 	enum step_state state;
-	char delivering, mixed, explained;
+	char delivering, other_loaders, explained;
 } Marker;
 
 /* What is looked up once, as the module is imported. */

@@ -108,7 +108,7 @@ static int answered(FetchListener *self, PassTracker *at, long long number, long
 
 	if (!clock)
 		return -1;
-	if (waited && (!at->exact || clock->mixed))
+	if (waited && (!at->exact || clock->other_loaders))
 		clock->unexplained++;
 	else if (waited)
 		marker_explain(clock);

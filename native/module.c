@@ -170,7 +170,7 @@ static PyMemberDef marker_members[] = {
 	OWN_NUMBER(unexplained),
 	OWN_NUMBER(ends),
 	FLAG(delivering),
-	FLAG(mixed),
+	FLAG(other_loaders),
 	OWN_FLAG(explained),
 	THING(closed),
 	THING(fetches),

@@ -208,7 +208,7 @@ def test_loaders_that_work_alike_are_counted(pair):
 
 def test_it_opens_steps_where_nobody_else_does():
     pair = Pair(opens_steps=True)
-    pair.ticking.clock.mixed = False
+    pair.ticking.clock.other_loaders = False
     clock = pair.ticking.clock
     for _ in DataLoader(Numbers(), 5):
         clock.begin_batch()

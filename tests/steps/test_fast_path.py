@@ -118,7 +118,7 @@ class Watch:
         self.chance = chance = random.Random(seed)
         self.clock = clock = KINDS[kind]([0])
         self.clock.steps_by = StepsBy.MARKS if seed % 2 else StepsBy.FETCHES
-        self.clock.mixed, self.clock.delivering = seed % 3 == 0, seed % 5 == 0
+        self.clock.other_loaders, self.clock.delivering = seed % 3 == 0, seed % 5 == 0
         module: Any = fast_path if kind == "C" else fast_path_python
         self.fetched: list[bytearray] = []
 

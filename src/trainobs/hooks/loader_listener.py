@@ -87,7 +87,7 @@ class LoaderListener:
         self.known_loaders = KnownLoaders()
         self.clock = clock
         self.opens_steps = opens_steps
-        clock.mixed = opens_steps  # such a loop may ask any loader, until it is known better
+        clock.other_loaders = opens_steps  # until it is known what such a loop asks
         self.ledger = ledger
         self.info = info
         self.thread = threading.get_ident()

@@ -154,7 +154,7 @@ class ObsCallback(ObservingCallback):
         self._epoch = trainer.current_epoch
         session.clock.read_for(trainer.current_epoch)
         session.clock.delivering = _fetches_for_the_step(trainer)
-        session.clock.mixed = not _has_torch_loaders_only(trainer)
+        session.clock.other_loaders = not _has_torch_loaders_only(trainer)
 
     @harmless
     def on_train_batch_start(self, session: Session, trainer: Any, *_: Any, **__: Any) -> None:

@@ -57,7 +57,8 @@ class StepClock(Marker):
         fetches: which fetches end steps, where fetches do, and the first of these steps.
         delivering: whether what a loader gives now goes to the step that fetches it, where no loop
             goes to it. One that reads ahead gets it for the next step.
-        mixed: whether a fetch may also ask loaders that are not torch's, of which nothing is known.
+        other_loaders: whether a fetch may also ask loaders that are not torch's, of which nothing
+            is known.
         may_wait: as many closed steps may wait before `on_close` is called.
         unended_batches: batches of a loop that has not ended any step.
         on_cancel: called with the serial of an opened step that was none, and of the step that
@@ -98,7 +99,7 @@ class StepClock(Marker):
         self.named: list[str] = []
         self.steps_by = _MARKS
         self.supply = Supply()
-        self.delivering = self.mixed = False
+        self.delivering = self.other_loaders = False
         self.fetches = FetchSteps()
         self.may_wait = 0
         self._epoch_count = 0

@@ -122,7 +122,7 @@ class FetchListener:
         """The loader has answered with a batch: which one, if that is known."""
         clock = self.clock
         waited = clock.phase == _LOADER
-        if waited and (not at.exact or clock.mixed):
+        if waited and (not at.exact or clock.other_loaders):
             clock.doubt()
         elif waited:
             clock.explain()

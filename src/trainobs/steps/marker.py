@@ -50,7 +50,7 @@ class Marker:
         "epoch",
         "epoch_shift",
         "fetches",
-        "mixed",
+        "other_loaders",
         "on_switch",
         "phase",
         "serial",
@@ -65,7 +65,7 @@ class Marker:
     epoch: int
     epoch_shift: int
     fetches: FetchSteps
-    mixed: bool
+    other_loaders: bool
     on_switch: Callable[[int, int], None] | None
     phase: int
     serial: int
