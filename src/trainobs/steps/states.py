@@ -58,7 +58,8 @@ class Supply:
     Attributes:
         is_out: whether no batch is to come, so that each step of the optimizer ends one. Until
             then a fetch has to open the next: a loop that fetches ahead has batches left.
-        is_none: whether the loop trains on no loader that is seen.
+        is_none: whether the loop trains on no loader that is seen. It is out of batches as well,
+            but while it goes through one all the same.
     """
 
     def __init__(self) -> None:
