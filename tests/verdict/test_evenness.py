@@ -175,12 +175,23 @@ def test_what_waits_for_a_device_every_so_many_steps_may_be_saving(reads):
     assert "in every 4th step, in no phase" in (verdict.abstained_because or "")
 
 
-def test_a_wait_as_epochs_begin_is_told_so():
-    epochs = (np.arange(STEPS) + 1) // 8  # the first step of a run is left out
-    waits = np.where(np.arange(STEPS) % 8 == 7, 400 * MS, 1 * MS)
+@pytest.mark.parametrize(
+    ("length", "end_ms", "when"),
+    [
+        (8, 1, "in the first step of an epoch"),
+        (8, 200, "where epochs end and begin"),  # old workers end, and new ones start
+        (24, 800, "where epochs end and begin"),
+        (8, 50, "mostly in the first step of an epoch"),
+    ],
+)
+def test_a_wait_as_epochs_begin_is_told_so(length, end_ms, when):
+    epochs = (np.arange(STEPS) + 1) // length  # the first step of a run is left out
+    waits = np.full(STEPS, 1 * MS)
+    waits[length - 1 :: length] = 400 * MS
+    waits[length - 2 :: length] = end_ms * MS
     summed = SummedSteps()
     summed.add(columns(loader__wait_ns=waits), epochs)
-    assert judge(summed, TWO_CPUS).when == "in the first step of an epoch"
+    assert judge(summed, TWO_CPUS).when == when
 
 
 @pytest.mark.parametrize(("last", "when"), [(4, ""), (12, "until step 52")])

@@ -133,10 +133,17 @@ def _first_epoch(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
 
 
 def _as_epochs_begin(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
+    """A cost of epochs: workers that start lie in their first step, and the end of others before."""
     is_first = np.diff(epochs, prepend=epochs[0]) != 0
-    some = EDGE <= is_first.sum() <= len(epochs) / 3
-    share = values[is_first].sum() / values.sum()
-    return f"{_mostly(share)}in the first step of an epoch" if some and share >= MOST else ""
+    is_last = np.diff(epochs, append=epochs[-1] + 1) != 0
+    for here, where in (
+        (is_first, "in the first step of an epoch"),
+        (is_first | is_last, "where epochs end and begin"),
+    ):
+        share = values[here].sum() / values.sum()
+        if EDGE <= here.sum() <= len(epochs) / 3 and share >= MOST:
+            return f"{_mostly(share)}{where}"
+    return ""
 
 
 def once(summed: SummedSteps, names: tuple[str, ...]) -> str:
