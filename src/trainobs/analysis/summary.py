@@ -115,7 +115,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "setup": setup,
         "checkpoints": checkpoints(rank),
         "workers": makers,
-        "loader": together(makers, others),
+        "loader": together(makers, others, facts_from(run.info).tensors),
         "embeddings": about_tables,
         "hot_rows": hot_rows(rank, about_tables) if _HOT_ROWS in _probes(run) else None,
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},

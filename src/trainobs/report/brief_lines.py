@@ -26,6 +26,9 @@ _WAITED = {
 }
 """What who made the awaited batch did meanwhile."""
 
+_HALF = 0.5
+"""Share of the wait from which on it is for batches that are made and not yet received."""
+
 _CAUSES = 2
 """Shares that a line has room for."""
 
@@ -87,6 +90,9 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
     if causes:
         begin = "  what was waited for" if found else time
         yield f"{begin}{_shares(': ', causes, waited)}"
+        many = found and found["many_tensors"]
+        if many and causes[_WAITED[_HANDOVER]] >= _HALF * waited:
+            yield f"  a batch has {many} tensors, and each is handed over by itself"
     else:
         yield f"{time}; how its batches were made was not recorded"
 

@@ -133,7 +133,7 @@ def _first_epoch(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
 
 
 def _as_epochs_begin(values: Floats, epochs: npt.NDArray[np.int64]) -> str:
-    """A cost of epochs: workers that start lie in their first step, and the end of others before."""
+    """A cost of epochs: workers start in their first step, and may end in the one before it."""
     is_first = np.diff(epochs, prepend=epochs[0]) != 0
     is_last = np.diff(epochs, append=epochs[-1] + 1) != 0
     for here, where in (
