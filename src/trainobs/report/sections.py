@@ -110,6 +110,9 @@ def rates(summary: dict[str, Any]) -> Iterator[str]:
     if unnamed is not None:
         why = told_of(unnamed, attached=bool(summary["attached"]))
         yield from paragraph(f"training data: unknown; {why}", "  ", "  ")
+    elif summary["mapped_data"]:
+        some = "some training data" if summary["mapped_data"] == "some" else "training data"
+        yield f"  {some} is mapped, and what is read of a mapping is in no row"
 
 
 def _per_second(rate: float) -> str:
