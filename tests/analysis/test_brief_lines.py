@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from tests.samples import batch, cells
 from trainobs.analysis.summary import summarize
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.records import SETUP
-from trainobs.report import brief
+from trainobs.report import brief, page, pieces
+from trainobs.report.brief_lines import LIBAIO
 from trainobs.report.rows import WIDTH, cut, paragraph, statement
 from trainobs.runlog.reader import RunLog
 
@@ -229,6 +231,16 @@ def test_mapped_data_is_told_first_unless_calls_read_more(columns, told, tmp_pat
     known = {"cache__miss_bytes": 8, "cache__fault_fill_bytes": 410e3} | columns
     slept = (Op.READ, FileClass.DATA, {"ns": 100, "wait_ns": 73})
     assert storage(tmp_path / "r", slept, cache__read_stall_ratio=0.73, **known) == told
+
+
+def test_reports_say_that_libaio_was_used(tmp_path):
+    call = (Op.AIO, FileClass.OTHER, {"count": 3})
+    unknown = dict.fromkeys(("io__data_read_bytes", "cache__miss_bytes"), np.nan)
+    assert storage(tmp_path / "r", call, **unknown) == LIBAIO
+    summary = summarize(RunLog.open(tmp_path / "r"))
+    assert LIBAIO in page.render(summary)
+    assert pieces.piece(SimpleNamespace(piece=lambda _: summary), "summary")["unseen"] == LIBAIO
+    assert LIBAIO not in page.render(summary_of(loader_bound, tmp_path / "other"))
 
 
 def test_a_budget_that_serves_next_to_nothing_is_passed_over(tmp_path):

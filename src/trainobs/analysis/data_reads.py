@@ -1,9 +1,12 @@
-"""Training data that read calls do not tell of: in mapped files."""
+"""Training data that read calls do not tell of: in mapped files, and read by libaio."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from trainobs.core.abi import Op
+from trainobs.runlog.rank import RankLog
 
 HEADERS = 1 << 10
 """Bytes read by calls in a step, below which they are headers, and no data."""
@@ -32,6 +35,11 @@ def mapped_data(metrics: Mapping[str, Mapping[str, Any]]) -> str | None:
     if in_a_step < HEADERS or amount > read:
         return "most"
     return "some" if amount >= _SOME * read else None
+
+
+def has_libaio(rank: RankLog) -> bool:
+    """Whether the run read or wrote by libaio (`io_submit`), which no probe sees."""
+    return bool(rank.cells()["count"][Op.AIO].sum())
 
 
 def _sum(metrics: Mapping[str, Mapping[str, Any]], name: str) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.collectives import collectives_of
+from trainobs.analysis.data_reads import has_libaio
 from trainobs.analysis.peer_numbers import peers_of, peers_unknown
 from trainobs.analysis.unnamed_reads import told_of, unnamed_bytes
 from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
@@ -276,7 +277,7 @@ def _unseen(run: RunLog, rank: RankLog) -> list[str]:
     """Ways to read and write that the kernel side did not see, though they were used."""
     calls = rank.cells()["count"]
     said = []
-    if calls[Op.AIO].sum():
+    if has_libaio(rank):
         said.append("libaio was used: its reads and writes are not seen")
     if calls[Op.URING_ENTER].sum():
         sees = run.info.get("capabilities", {}).get(IO_URING) == "on"

@@ -131,6 +131,9 @@ def _shares(
     return f"{begin}{told}" if told else ""
 
 
+LIBAIO = "libaio was used, whose reads and writes are counted only as requests of block devices"
+
+
 def _storage(summary: dict[str, Any]) -> Iterator[str]:
     unnamed, mapped = summary["unnamed_bytes"], summary["mapped_data"]
     below = []
@@ -144,6 +147,8 @@ def _storage(summary: dict[str, Any]) -> Iterator[str]:
         below += _slept(summary)
     if unnamed is None and (hinted := _mean(summary, "cache/hint_bytes")):
         yield f"read-ahead hints brought {size(hinted)} into the page cache a step"
+    if summary["has_libaio"]:
+        yield LIBAIO
     if below := [*below, *_devices(summary)]:
         yield "; ".join(below)
 
