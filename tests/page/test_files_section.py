@@ -23,6 +23,7 @@ def test_the_pictures_say_the_numbers(write_run, open_page):
     )
     assert said[1] == "4 KiB: 60, 1 MiB: 40"
     assert "0: 25 %" in said
+    assert "as an epoch was over, of 2 of 4 files" in section.text_content()
 
 
 def test_the_names_of_files_are_text(write_run, open_page):
