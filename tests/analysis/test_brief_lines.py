@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.analysis.runs import (
@@ -13,9 +15,14 @@ from tests.analysis.runs import (
     of_64_ranks,
     with_names_of_any_kind,
     with_tables,
+    write,
 )
+from tests.samples import batch, cells
 from trainobs.analysis.summary import summarize
-from trainobs.report import brief
+from trainobs.core.abi import FileClass, Op, Role
+from trainobs.core.records import SETUP
+from trainobs.report import brief, page, pieces
+from trainobs.report.brief_lines import LIBAIO
 from trainobs.report.rows import WIDTH, cut, paragraph, statement
 from trainobs.runlog.reader import RunLog
 
@@ -147,7 +154,93 @@ def test_what_devices_did_is_no_second_heading(tmp_path):
         summary["metrics"]["cache/hint_bytes"] = filled and {"mean": filled}
         (line,) = (line for line in rendered(summary) if line.startswith("Storage"))
         assert line.count(":") == 1
-    assert line.endswith(": 3 MB by read-ahead hints brought into memory a step")
+    assert line.endswith(": read-ahead hints brought 3 MB into the page cache a step")
+
+
+def storage(path, *values: tuple, **columns: float) -> str:
+    """What the report says of storage; each value is (op, class, {field: number}) of step 1."""
+    metrics = ("io/data_read_bytes", "io/data_direct_read_bytes", "io/data_mmap_bytes")
+    metrics += ("io/data_fault_count", "cache/miss_bytes", "cache/fault_fill_bytes")
+    known = {name.replace("/", "__"): 0.0 for name in metrics} | columns
+    rows = cells(4, *((1, op, kind, Role.MAIN, fields) for op, kind, fields in values))
+    table = batch([SETUP, 0, 1, 2], rows, **{name: [value] * 4 for name, value in known.items()})
+    lines = rendered(summarize(RunLog.open(write(path, table))))
+    (at,) = (at for at, line in enumerate(lines) if line.startswith("Storage"))
+    end = next(i for i, line in enumerate(lines[at + 1 :], at + 1) if line[:1] != " ")
+    return " ".join(map(str.strip, lines[at:end])).partition(": ")[2]
+
+
+READ = "66 kB of data read a step"
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"cache__miss_bytes": 84e3}, f"{READ}; reads brought 84 kB into the page cache"),
+        ({"cache__miss_bytes": 0}, f"{READ}; reads brought nothing into the page cache"),
+        ({"cache__miss_bytes": np.nan}, READ),
+        ({"io__data_direct_read_bytes": 66e3}, f"{READ}, all of it past the page cache (O_DIRECT)"),
+        (
+            {"io__data_direct_read_bytes": 6e3, "cache__miss_bytes": 60e3},
+            f"{READ}, 6 kB of it past the page cache (O_DIRECT); reads brought 60 kB into the page "
+            "cache",
+        ),
+    ],
+)
+def test_what_is_read_stands_beside_what_that_brought_in_and_no_share_of_it(
+    columns, told, tmp_path
+):
+    """Small reads ask for a page again and again: 96 % of such pages may be in memory, and yet all
+    bytes come from a device."""
+    asked = (Op.CACHE_READ, FileClass.DATA, {"count": 500, "bytes": 2_048_000})
+    columns = {"io__data_read_bytes": 66e3, "cache__hit_ratio": 0.96} | columns
+    assert storage(tmp_path / "r", asked, **columns) == told
+
+
+MAPPED = "data is mapped; faults or madvise brought in 410 kB a step; what is read of a mapping is"
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"io__data_read_bytes": 8.6, "io__data_mmap_bytes": 1e9}, f"{MAPPED} unknown"),
+        ({}, f"{MAPPED} unknown"),  # a mapping that is older than the run
+        (
+            {"io__data_mmap_bytes": 1e9, "cache__fault_fill_bytes": 0},
+            "data is mapped; faults or madvise brought in nothing; what is read of a mapping is "
+            "unknown",
+        ),
+        (
+            {"io__data_mmap_bytes": 1e9, "io__data_read_bytes": 66e3},
+            f"{MAPPED} unknown 66 kB of data read by calls a step; reads brought 8 B into the page "
+            "cache",
+        ),
+        (
+            {"io__data_read_bytes": 1e6},
+            "1 MB of data read a step; reads brought 8 B into the page cache some "
+            f"{MAPPED} unknown reads of data slept 73 % of their time",
+        ),
+        (  # next to nothing
+            {"io__data_read_bytes": 1e9},
+            "1 GB of data read a step; reads brought 8 B into the page cache reads of data slept "
+            "73 % of their time",
+        ),
+    ],
+)
+def test_mapped_data_is_told_first_unless_calls_read_more(columns, told, tmp_path):
+    known = {"cache__miss_bytes": 8, "cache__fault_fill_bytes": 410e3} | columns
+    slept = (Op.READ, FileClass.DATA, {"ns": 100, "wait_ns": 73})
+    assert storage(tmp_path / "r", slept, cache__read_stall_ratio=0.73, **known) == told
+
+
+def test_reports_say_that_libaio_was_used(tmp_path):
+    call = (Op.AIO, FileClass.OTHER, {"count": 3})
+    unknown = dict.fromkeys(("io__data_read_bytes", "cache__miss_bytes"), np.nan)
+    assert storage(tmp_path / "r", call, **unknown) == LIBAIO
+    summary = summarize(RunLog.open(tmp_path / "r"))
+    assert LIBAIO in page.render(summary)
+    assert pieces.piece(SimpleNamespace(piece=lambda _: summary), "summary")["unseen"] == LIBAIO
+    assert LIBAIO not in page.render(summary_of(loader_bound, tmp_path / "other"))
 
 
 def test_a_budget_that_serves_next_to_nothing_is_passed_over(tmp_path):

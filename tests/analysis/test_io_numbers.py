@@ -128,20 +128,87 @@ def test_reads_that_took_no_call_have_no_time(tmp_path: Path) -> None:
     assert one["ns"] is None
 
 
-def test_files_of_one_number_are_told_apart_by_name_and_in_one_epoch(tmp_path: Path) -> None:
-    def rows(*files: tuple[int, bytes, int]) -> np.ndarray:
-        found = np.zeros(len(files), IO_ROW)
-        found["inode"] = 7
-        for row, (epoch, name, count) in zip(found, files, strict=True):
-            row["epoch"], row["file"], row["bytes"] = epoch, name, count
-        return found
-
-    listed = rows((0, b"a", 1), (0, b"a", 10), (0, b"b", 100), (1, b"a", 2), (1, b"b", 200))
-    run = write(tmp_path, batch([0, 1], cells(2)), end=OK, capabilities=ON)
-    sink = IoSink(run, 0, lambda is_last: IoRows(listed, NOTHING.spread))
+def listed(path: Path, *files: dict[str, Any]) -> dict[str, Any]:
+    """The summary of a run with rows of these files."""
+    rows = np.zeros(len(files), IO_ROW)
+    rows["class"] = FileClass.DATA
+    for row, fields in zip(rows, files, strict=True):
+        for name, value in fields.items():
+            row[name] = value
+    rows = np.append(rows, np.zeros(1, IO_ROW))  # of a class
+    rows["class"][-1], rows["count"][-1] = FileClass.DATA, 1
+    run = write(path, batch([0, 1], cells(2)), end=OK, capabilities=ON)
+    sink = IoSink(run, 0, lambda is_last: IoRows(rows, NOTHING.spread))
     sink.end({})
-    log = RunLog.open(run)
-    found = files_read(log, log.ranks[0])
-    assert found is not None
+    return summarize(RunLog.open(run))
+
+
+def test_files_of_one_number_are_told_apart_by_name_and_in_one_epoch(tmp_path: Path) -> None:
+    files = ((0, b"a", 1), (0, b"a", 10), (0, b"b", 100), (1, b"a", 2), (1, b"b", 200))
+    rows = ({"epoch": e, "file": name, "bytes": n, "inode": 7} for e, name, n in files)
+    found = listed(tmp_path, *rows)["io"]
     told = [(one["file"], one["bytes"], one["epochs"]) for one in found["files"]]
     assert told == [("b", 300, 2), ("a", 10, 1), ("a", 3, 2)]
+
+
+def test_files_of_one_name_are_told_apart_by_inode(tmp_path: Path) -> None:
+    long = b"a" * 60 + b"/0"
+    files = ((b"0/0", 11), (b"0/0", 12), (b"1/0", 13), (long, 14), (long, 2**40))
+    rows = [{"file": name, "inode": at, "bytes": 99 - n} for n, (name, at) in enumerate(files)]
+    summary = listed(tmp_path / "r", *rows)
+    lines = io_text.render(summary).splitlines()
+    (at,) = (at for at, line in enumerate(lines) if line.startswith("Largest files"))
+    shown = [line.split(" read ")[0].strip() for line in lines[at + 1 : at + 6]]
+    assert shown[:3] == ["0/0 #11", "0/0 #12", "1/0"]
+    assert [name[-6:] for name in shown[3:4]] == ["/0 #14"]
+    assert shown[4].endswith(f"a/0 #{2**40}")
+    assert len(set(map(len, lines[at + 1 : at + 6]))) == 1
+    note = "#: the inode of a file whose name others have, too"
+    assert note in " ".join(" ".join(lines).split())
+    assert note not in " ".join(io_text.render(listed(tmp_path / "s", *rows[1:3])).split())
+
+
+def test_what_passes_through_shared_memory_is_in_no_list_of_files(tmp_path: Path) -> None:
+    shm, other = int(FileClass.SHM), int(FileClass.OTHER)
+    files = ((b"/sem.p7DBBu", shm), (b"/torch_12_3_4", shm), (b"/cache.bin", shm))
+    files += ((b"/sem.other", other), (b"in/torch_1", shm))
+    rows = ({"file": name, "class": of, "bytes": 9 - n} for n, (name, of) in enumerate(files))
+    found = listed(tmp_path, *rows)["io"]["files"]
+    assert [one["file"] for one in found] == ["/cache.bin", "/sem.other", "in/torch_1"]
+
+
+LOOK = {"file_count": 9, "is_all": True, "sampled_count": 9, "sampled_bytes": 1, "cached_bytes": 1}
+
+
+@pytest.mark.parametrize(
+    ("look", "told"),
+    [
+        ({}, "of all 9 files of the data set"),
+        ({"file_count": 1, "sampled_count": 1}, "of 1 file of the data set"),
+        ({"file_count": 9000, "sampled_count": 512}, "of 512 of the 9,000 files of the data set"),
+        ({"is_all": False}, "of 9 files of the data set that were found; it may have more"),
+        (
+            {"file_count": 9000, "sampled_count": 512, "is_all": False},
+            "of 512 of the 9,000 files of the data set that were found; it may have more",
+        ),
+    ],
+)
+def test_of_which_files_it_is_known_what_is_in_memory_is_said(
+    look: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    summary = summarize(
+        RunLog.open(with_files(write(tmp_path, batch([0, 1], cells(2)), end=OK, capabilities=ON)))
+    )
+    summary["io"]["epochs"][-1]["cache"] = LOOK | look
+    text = " ".join(io_text.render(summary).split())
+    said = "in memory: what the page cache held at the end, "
+    assert said + told in text
+
+
+def test_why_it_is_not_known_what_is_in_memory_is_said(tmp_path: Path) -> None:
+    summary = listed(tmp_path, {"file": b"a", "bytes": 1})
+    told = "in memory: unknown; give `data_roots`: the record has names of files, and no paths"
+    assert told in io_text.render(summary)
+    summary["io"]["data_is_named"] = True
+    told = "in memory: unknown; no file in `data_roots` could be asked about"
+    assert told in io_text.render(summary)

@@ -120,7 +120,7 @@ def test_the_page_shows_what_matters(summary):
     assert "waiting for data 500 us 17 % ######" in rows
     assert "forward 2.50 ms 83 % ##############################" in rows
     assert "training data read 25 kB 10 MB/s 100 kB" in rows
-    assert "data in memory when asked for 75 % ###########################" in rows
+    assert "page cache hits, of pages asked for 75 % ###########################" in rows
     assert "131 us - 262 us 3 ####################################" in rows
     assert "training data read 1 kB" in rows
 

@@ -88,7 +88,8 @@ def test_shares_of_what_was_waited_for_never_add_up_to_more_than_all(seed):
     taking = rng.exponential(10.0 ** rng.integers(4, 8))
     step = {"mean_ns": 2 * waited, "waited": parts, "parts": {LOADER_WAIT: waited, TAKING: taking}}
     summary = {"loader": None, "step": {**step, "first_is_out": False}}
-    nothing = {"unnamed_bytes": None, "metrics": {}, "latency": {}, "level": "timing"}
+    nothing = {"unnamed_bytes": None, "mapped_data": None, "has_libaio": False}
+    nothing |= {"metrics": {}, "latency": {}, "level": "timing"}
     (line,) = (
         line
         for line in brief_lines.loader_and_storage({**summary, **nothing, "attached": None}, 2)

@@ -48,7 +48,7 @@ def train(run_dir, *, keeps: bool) -> None:
 
 def test_a_data_set_that_keeps_what_it_made_is_not_predicted_in_workers(tmp_path):
     train(tmp_path / "kept", keeps=True)
-    with pytest.raises(TrainobsError, match="the data set may keep them in memory"):
+    with pytest.raises(TrainobsError, match="the data set may keep them, in memory"):
         predict(tmp_path / "kept", {"workers": 2})
     assert predict(tmp_path / "kept", {"latency": "0.5x"}).gain[1] > 1.0
     train(tmp_path / "made", keeps=False)

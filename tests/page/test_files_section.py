@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from tests.analysis.runs import write
 from tests.files_read import peer_rows, with_files
-from tests.samples import EVERY_PROGRAM
+from tests.samples import EVERY_PROGRAM, batch, cells
 from trainobs.analysis.summary import summarize
 from trainobs.cli import main
-from trainobs.core.abi import Phase, Role
+from trainobs.core.abi import FileClass, Op, Phase, Role
+from trainobs.core.records import SETUP
 from trainobs.report import io_text
+from trainobs.report.brief_lines import LIBAIO
 from trainobs.runlog.reader import RunLog
 
 
@@ -23,6 +26,7 @@ def test_the_pictures_say_the_numbers(write_run, open_page):
     )
     assert said[1] == "4 KiB: 60, 1 MiB: 40"
     assert "0: 25 %" in said
+    assert "as an epoch was over, of 2 of 4 files" in section.text_content()
 
 
 def test_the_names_of_files_are_text(write_run, open_page):
@@ -54,6 +58,14 @@ def test_a_mapped_data_set_is_said_to_be_read_unseen(write_run, open_page):
     text = open_page(run).page.locator("#io").text_content()
     assert "training data is mapped (3 new mappings" in text
     assert " times" not in text
+
+
+def test_libaio_is_said_to_be_used_where_files_do_not_count(tmp_path, write_run, open_page):
+    values = (0, Op.AIO, FileClass.OTHER, Role.MAIN, {"count": 3})
+    took = {"step__duration_ns": [1e9] * 3}
+    run = write(tmp_path / "aio", batch([SETUP, 0, 1], cells(3, values), **took))
+    assert f"{LIBAIO}." in open_page(run).page.text_content("#observed")
+    assert LIBAIO not in open_page(write_run()).page.text_content("#observed")
 
 
 def test_where_files_were_not_counted_that_is_said_or_nothing(write_run, open_page):

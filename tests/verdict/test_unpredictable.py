@@ -13,7 +13,9 @@ from trainobs.verdict.summed_steps import Sample
 from trainobs.verdict.unpredictable import unpredictable
 
 FIRST, LATER = 20, 60
-ITSELF = ": the data set may keep them in memory, which each worker would do for itself"
+ITSELF = (
+    ": the data set may keep them, in memory (which each worker would do for itself) or on a disk"
+)
 
 
 def sample(*, epochs: bool = True, **ms: tuple[float, float]) -> Sample:

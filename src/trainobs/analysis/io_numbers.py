@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.collectives import collectives_of
+from trainobs.analysis.data_reads import has_libaio
 from trainobs.analysis.peer_numbers import peers_of, peers_unknown
 from trainobs.analysis.unnamed_reads import told_of, unnamed_bytes
 from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
 from trainobs.core.coverage import IO_URING
 from trainobs.core.file_rows import SpreadKind
-from trainobs.core.records import SETUP
+from trainobs.core.records import DATA_IS_NAMED, SETUP
 from trainobs.core.text import counted
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
@@ -43,6 +44,7 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
 
     Returns:
         * state: "on", or why nothing is known; then nothing else is there.
+        * data_is_named: whether the user said where training data lies.
         * unnamed_bytes: see `analysis.unnamed_reads.unnamed_bytes`.
         * unknown: what was read or written and is in none of these numbers, in words.
         * classes: for each `op` and `class` what `_numbers` returns of the whole run, and
@@ -52,8 +54,9 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
           whether workers read ahead for it, and no step of it was trained; `classes` as above,
           without histograms; `calls`: op -> `count`, `failed_count`, `ns` of calls about files;
           `cache`: None, or what the page cache held of the data set as it was over.
-        * files: those of which most bytes were moved, by name, with the numbers of the epochs in
-          which they were among the largest of their class, and `epochs`, how many these were.
+        * files: those of which most bytes were moved, by name and `inode`, with the numbers of the
+          epochs in which they were among the largest of their class, and `epochs`, how many these
+          were; without the semaphores and the shared tensors of loaders.
         * peers: see `analysis.peer_numbers.peers_of`.
         * collectives: see `analysis.collectives.collectives_of`.
 
@@ -80,6 +83,7 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
     return {
         "state": state,
         "rank": rank.rank,
+        "data_is_named": bool(run.info.get("settings", {}).get(DATA_IS_NAMED)),
         "unnamed_bytes": unnamed,
         "unknown": [*maybe, *_said_of_maps(maps), *unseen, *left_out],
         "classes": _classes(table, ~names, rank.columns(IO_SPREAD, _SPREAD), doubts),
@@ -226,7 +230,9 @@ def _files(
     names = rank.texts(IO, "file")
     by_file: dict[tuple[object, ...], list[int]] = {}
     seen: Counter[tuple[object, ...]] = Counter()
-    for row in np.flatnonzero(are_files).tolist():
+    pass_through = np.array([_is_passing(name) for name in names], bool)
+    are_shown = are_files & ~(pass_through & (table["class"] == FileClass.SHM))
+    for row in np.flatnonzero(are_shown).tolist():
         # An inode's number is another file's once its own is deleted: files of one epoch are apart.
         op, device, inode, epoch = (int(table[name][row]) for name in _WHICH)
         which = (op, device, inode, names[row])
@@ -236,6 +242,7 @@ def _files(
         {
             "file": names[rows[-1]],
             **_named(table["op"][rows[-1]], table["class"][rows[-1]]),
+            "inode": int(table["inode"][rows[-1]]),
             "size": int(table["file_bytes"][rows[-1]]),
             "epochs": len(rows),  # one of each
             **_numbers(table, np.array(rows), doubts),
@@ -243,6 +250,14 @@ def _files(
         for rows in by_file.values()
     ]
     return sorted(found, key=lambda one: -one["bytes"])[:LARGEST]
+
+
+def _is_passing(name: str | None) -> bool:
+    """Whether a file in shared memory is a semaphore, or has tensors on the way between processes.
+
+    Shared memory is a mount of its own (`/dev/shm`), so that its name is not above them.
+    """
+    return bool(name and name.startswith(("/sem.", "/torch_")))
 
 
 def _mapped(
@@ -276,7 +291,7 @@ def _unseen(run: RunLog, rank: RankLog) -> list[str]:
     """Ways to read and write that the kernel side did not see, though they were used."""
     calls = rank.cells()["count"]
     said = []
-    if calls[Op.AIO].sum():
+    if has_libaio(rank):
         said.append("libaio was used: its reads and writes are not seen")
     if calls[Op.URING_ENTER].sum():
         sees = run.info.get("capabilities", {}).get(IO_URING) == "on"

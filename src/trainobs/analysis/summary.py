@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.checkpoints import CHECKPOINTS, checkpoints
+from trainobs.analysis.data_reads import has_libaio, mapped_data
 from trainobs.analysis.hot_rows import hot_rows
 from trainobs.analysis.io_numbers import files_read
 from trainobs.analysis.loader_workers import OF_A_BATCH, WAITED, of_no_step, together, workers
@@ -69,6 +70,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * workers, loader: see `workers` and `together` of `analysis.loader_workers`.
         * io: see `analysis.io_numbers.files_read`.
         * unnamed_bytes: see `analysis.unnamed_reads.unnamed_bytes`.
+        * mapped_data, has_libaio: see `analysis.data_reads`.
         * latency: name -> distribution of the whole run, in ns.
         * own: what programs of the user's counted: `name` of the metric, `title`, `unit`, `probe`;
           the parts by role are among `metrics`, as `<name>{role=<role>}`.
@@ -121,6 +123,8 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},
         "io": files_read(run, rank),
         "unnamed_bytes": unnamed_bytes(run, rank),
+        "mapped_data": mapped_data(metrics),
+        "has_libaio": has_libaio(rank),
         "own": [{"name": one.name, **asdict(one)} for one in rank.counters],
         "lost": _lost(run, rank, metrics),
         **_compared(run),

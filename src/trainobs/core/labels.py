@@ -71,7 +71,7 @@ _MORE: Mapping[str, str] = {
 
 BYTES: Mapping[str, str] = {
     "io/data_read_bytes": "training data read",
-    "cache/miss_bytes": "  of it brought in from storage",
+    "cache/miss_bytes": "data brought into memory by reads",
     "cache/hint_bytes": "data brought in by read-ahead hints",
     "cache/fault_fill_bytes": "mapped data brought in",
     "io/checkpoint_write_bytes": "checkpoints written",
@@ -91,7 +91,7 @@ BYTES: Mapping[str, str] = {
 }
 
 CACHE: Mapping[str, str] = {
-    "cache/hit_ratio": "data in memory when asked for",
+    "cache/hit_ratio": "page cache hits, of pages asked for",
     "cache/demand_hit_ratio": "data reads that waited for no read-ahead",
     "cache/read_stall_ratio": "time in data reads, asleep for the disk",
 }
@@ -149,7 +149,6 @@ WITHIN: Mapping[str, str] = {
     "sched/wait_offcpu_ns": _WAIT,
     **{f"sched/{part}_ns": _OFF for part in ("main_iowait", "main_runqueue")},
     **{f"sched/work_{part}_ns": _OFF for part in ("iowait", "runqueue")},
-    "cache/miss_bytes": "io/data_read_bytes",
     **{f"block/{part}_read_bytes": "block/read_bytes" for part in ("data", "library")},
 }
 """Metric with an indented name -> the one that it is a part of."""
@@ -159,7 +158,6 @@ _ALONE: Mapping[str, str] = {
     "sched/main_runqueue_ns": "training thread ready, no CPU free",
     "sched/work_iowait_ns": "in the step, asleep for a device",
     "sched/work_runqueue_ns": "in the step, ready, no CPU free",
-    "cache/miss_bytes": "data brought in from storage",
     "block/data_read_bytes": "data read from block devices",
     "block/library_read_bytes": "libraries read from block devices",
     "gpu/sm_active_ratio": "GPU multiprocessors at work",

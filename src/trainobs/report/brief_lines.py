@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainobs.analysis.data_reads import HEADERS
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.unnamed_reads import told_of
 from trainobs.core.labels import SHORT, label_of
@@ -136,31 +137,72 @@ def _shares(
     return f"{begin}{told}" if told else ""
 
 
-_FILLED = {"cache/hint_bytes": "read-ahead hints", "cache/fault_fill_bytes": "mapped files"}
-"""What brings data into memory beside read calls."""
+LIBAIO = "libaio was used, whose reads and writes are counted only as requests of block devices"
 
 
 def _storage(summary: dict[str, Any]) -> Iterator[str]:
-    read, calls = _mean(summary, "io/data_read_bytes"), _mean(summary, "io/read_bytes")
+    unnamed, mapped = summary["unnamed_bytes"], summary["mapped_data"]
     below = []
-    unnamed = summary["unnamed_bytes"]
     if unnamed is not None:
         yield f"unknown; {told_of(unnamed, attached=bool(summary['attached']))}"
-    elif read:
-        hit, stall = (_mean(summary, f"cache/{of}_ratio") for of in ("hit", "read_stall"))
-        cached = "" if hit is None else f", {percent(hit)} from the page cache"
-        yield f"{size(read)} of data read a step{cached}"
-        slept = f"reads of data slept {percent(stall or 0.0)} of their time"
-        below += [slept] if stall and stall >= _LEAST else []
+    elif mapped == "most":
+        yield from (_mapped(summary, "data"), *_read(summary, " by calls"))
+    else:
+        yield from _read(summary)
+        yield from [_mapped(summary, "some data")] if mapped else []
+        below += _slept(summary)
+    if unnamed is None and (hinted := _mean(summary, "cache/hint_bytes")):
+        yield f"read-ahead hints brought {size(hinted)} into the page cache a step"
+    if summary["has_libaio"]:
+        yield LIBAIO
+    if below := [*below, *_devices(summary)]:
+        yield "; ".join(below)
+
+
+def _read(summary: dict[str, Any], how: str = "") -> Iterator[str]:
+    """What calls read of the data, and what that brought into the page cache.
+
+    These are two amounts: read-ahead brings in more than is read, and a page that is read piece by
+    piece is brought in once.
+    """
+    read, calls = _mean(summary, "io/data_read_bytes"), _mean(summary, "io/read_bytes")
+    if read and (not how or read >= HEADERS):
+        told = f"{size(read)} of data read{how} a step"
+        yield told + _past(summary, read) + _brought(summary, read)
     elif read is None and calls:
         yield f"{size(calls)} read by calls a step, of which files is unknown"
     elif read is None and summary["level"] == "timing":
         yield "unknown (timing alone)"
-    filled = {what: _mean(summary, name) for name, what in _FILLED.items() if unnamed is None}
-    if by := [f"{size(mean)} by {what}" for what, mean in filled.items() if mean]:
-        yield f"{' and '.join(by)} brought into memory a step"
-    if below := [*below, *_devices(summary)]:
-        yield "; ".join(below)
+
+
+def _past(summary: dict[str, Any], read: float) -> str:
+    direct = _mean(summary, "io/data_direct_read_bytes")
+    if not direct:
+        return ""
+    return f", {'all' if direct >= read else size(direct)} of it past the page cache (O_DIRECT)"
+
+
+def _brought(summary: dict[str, Any], read: float) -> str:
+    missed, direct = (
+        _mean(summary, name) for name in ("cache/miss_bytes", "io/data_direct_read_bytes")
+    )
+    if missed is None or (not missed and (direct or 0.0) >= read):
+        return ""
+    return f"; reads brought {size(missed) if missed else 'nothing'} into the page cache"
+
+
+def _mapped(summary: dict[str, Any], what: str) -> str:
+    filled = _mean(summary, "cache/fault_fill_bytes")
+    told = f"; faults or madvise brought in {size(filled) if filled else 'nothing'}"
+    brought = "" if filled is None else f"{told}{' a step' if filled else ''}"
+    return f"{what} is mapped{brought}; what is read of a mapping is unknown"
+
+
+def _slept(summary: dict[str, Any]) -> list[str]:
+    stall = _mean(summary, "cache/read_stall_ratio")
+    if not stall or stall < _LEAST or not _mean(summary, "io/data_read_bytes"):
+        return []
+    return [f"reads of data slept {percent(stall)} of their time"]
 
 
 def _devices(summary: dict[str, Any]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ _READ = (
     "workers make them, or of files that are known to be data"
 )
 _PHASES = ("forward", "backward", "optimizer")
+_INODES = "; #: the inode of a file whose name others have, too"
+_NOT_NAMED = "give `data_roots`: the record has names of files, and no paths"
+_NAMED = "no file in `data_roots` could be asked about: it takes local files, and Linux 6.5"
 
 
 def render(summary: Mapping[str, Any]) -> str:
@@ -184,25 +188,33 @@ def _in_memory(cache: Mapping[str, Any] | None) -> str:
 def _about_cache(found: Mapping[str, Any]) -> str:
     looks = [epoch["cache"] for epoch in found["epochs"] if epoch["cache"]]
     if not looks:
-        return "in memory: unknown"
-    last = looks[-1]
-    files = counted(last["file_count"], "file")
-    whole = last["is_all"] and last["sampled_count"] == last["file_count"]
-    of = f"all {files}" if whole else f"a sample of {last['sampled_count']:,} of {files}"
-    more = "" if last["is_all"] else " or more"
-    return f"in memory: of {of}{more} of the data set, what the page cache held at the end"
+        return f"in memory: unknown; {_NAMED if found['data_is_named'] else _NOT_NAMED}"
+    return f"in memory: what the page cache held at the end, of {_asked_of(looks[-1])}"
+
+
+def _asked_of(cache: Mapping[str, Any]) -> str:
+    asked, files = cache["sampled_count"], f"{counted(cache['file_count'], 'file')} of the data set"
+    if asked < cache["file_count"]:
+        files = f"{asked:,} of the {files}"
+    elif cache["is_all"] and asked > 1:
+        files = f"all {files}"
+    return files if cache["is_all"] else f"{files} that were found; it may have more"
 
 
 def _files(found: Mapping[str, Any]) -> Iterator[str]:
     files = [one for one in found["files"] if one["class"] != "library"][:_SHOWN]
     if not files:
         return
+    which = Counter((one["op"], one["file"]) for one in files)
+    same = _INODES if max(which.values()) > 1 else ""
     heads = ("bytes", "calls", "opens", "each byte", "consecut.", "epochs")
     yield row("Largest files", *heads, width=_FILE)
     for one in files:
-        name = one["file"] if len(one["file"]) <= _FILE - 12 else f"...{one['file'][15 - _FILE :]}"
+        inode = f" #{one['inode']}" if which[one["op"], one["file"]] > 1 else ""
+        name, room = one["file"], max(_FILE - 12 - len(inode), 4)
+        name = name if len(name) <= room else f"...{name[3 - room :]}"
         yield row(
-            f"  {name} {'read' if one['op'] == 'read' else 'written'}",
+            f"  {name}{inode} {'read' if one['op'] == 'read' else 'written'}",
             size(one["bytes"]),
             quantity(one["count"]),
             quantity(one["open_count"]),
@@ -213,7 +225,7 @@ def _files(found: Mapping[str, Any]) -> Iterator[str]:
         )
     yield from paragraph(
         f"epochs: those in which a file was among the {TOP} of its kind of which most was moved; "
-        "what was moved of it in others is not in its row",
+        f"what was moved of it in others is not in its row{same}",
         "  ",
         "  ",
     )

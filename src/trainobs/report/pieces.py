@@ -6,16 +6,16 @@ from typing import Any
 
 from trainobs.analysis.no_steps import reason
 from trainobs.analysis.view import RunView
-from trainobs.report import io_text, verdict_text
+from trainobs.report import brief_lines, io_text, verdict_text
 
 
 def piece(view: RunView, path: str) -> dict[str, Any]:
     """A piece by its path.
 
     Returns:
-        What the view gives. A summary also has `no_steps`, why there are none, and `no_files`, why
-        nothing is told of files; None where there is something. And `said`: see
-        `report.verdict_text.said`.
+        What the view gives. A summary also has `no_steps`, why there are none, `no_files`, why
+        nothing is told of files, and `unseen`, what was used that is not seen; None where there is
+        no need to. And `said`: see `report.verdict_text.said`.
 
     Raises:
         RunLogError: the run has no such piece, or a file of it is damaged.
@@ -25,4 +25,6 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
         return found
     no_steps = None if found["steps"] else reason(found)
     no_files = io_text.nothing(found)
-    return {**found, "no_steps": no_steps, "no_files": no_files, "said": verdict_text.said(found)}
+    unseen = brief_lines.LIBAIO if found["has_libaio"] else None
+    why = {"no_steps": no_steps, "no_files": no_files, "unseen": unseen}
+    return {**found, **why, "said": verdict_text.said(found)}

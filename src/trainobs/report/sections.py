@@ -11,6 +11,7 @@ from trainobs.core import labels
 from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
 from trainobs.core.labels import BYTES, CACHE, GPU, PHASES, WAITS, label_of
 from trainobs.core.text import bar, counted, duration, gained, percent, quantity, size
+from trainobs.report.brief_lines import LIBAIO
 from trainobs.report.rows import LABEL, WIDTH, or_unknown, paragraph, row
 from trainobs.report.verdict_text import unpredicted_workers
 
@@ -110,6 +111,11 @@ def rates(summary: dict[str, Any]) -> Iterator[str]:
     if unnamed is not None:
         why = told_of(unnamed, attached=bool(summary["attached"]))
         yield from paragraph(f"training data: unknown; {why}", "  ", "  ")
+    elif summary["mapped_data"]:
+        some = "some training data" if summary["mapped_data"] == "some" else "training data"
+        yield f"  {some} is mapped, and what is read of a mapping is in no row"
+    if summary["has_libaio"]:
+        yield f"  {LIBAIO}"
 
 
 def _per_second(rate: float) -> str:

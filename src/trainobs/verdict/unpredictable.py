@@ -12,8 +12,8 @@ from trainobs.verdict.summed_steps import Sample
 from trainobs.verdict.verdict import Facts
 
 FALLS = 2 / 3
-"""Share of the time of the first batches, from which on a data set may keep them in memory. What a
-batch takes falls a little wherever code and memory warm up."""
+"""Share of the time of the first batches, from which on a data set may keep them, in memory or on a
+disk. What a batch takes falls a little wherever code and memory warm up."""
 
 NOTICED = 0.05
 """Share of the step that making a batch has to fall by, to matter to a prediction."""
@@ -39,8 +39,8 @@ def unpredictable(facts: Facts, sample: Sample) -> dict[str, str]:
     found = {} if facts.most_cpus is None else dict.fromkeys(_OF_CPUS, _CPUS_CHANGED)
     if cheaper := _cheaper(sample):
         found["workers"] = (
-            f"{cheaper}: the data set may keep them in memory, which each worker would do for "
-            "itself"
+            f"{cheaper}: the data set may keep them, in memory (which each worker would do for "
+            "itself) or on a disk"
         )
     return found
 

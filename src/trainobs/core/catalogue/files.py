@@ -113,9 +113,11 @@ FILES: tuple[Metric, ...] = (
         "ratio",
         MetricKind.RATIO,
         "mm_filemap_add_to_page_cache",
-        "Share of the data pages read that were in memory before the read asked for them.",
+        "Share of the pages that read calls on data asked for (what each returned, rounded up to "
+        "pages) that were in memory before. Small reads ask for a page again and again, so that it "
+        "is no share of the bytes.",
         f"Mapped files, and direct reads, which bypass the cache. {_HINTS} {_WAITS}",
-        "Data found in the page cache",
+        "Page cache hits, of data pages asked for",
         Ratio(
             Cells("bytes", (Op.CACHE_MISS,), DATA),
             Cells("bytes", (Op.CACHE_READ,), DATA),

@@ -64,6 +64,7 @@ export function observed(summary, head) {
   const setup = Object.entries(settings ?? {}).filter(([, value]) => value !== null && typeof value !== "object");
   return section("observed", "How it was observed",
     table("The run", ["", ""], [...facts, ...setup].map(([name, value]) => [name.replaceAll("_", " "), value ?? "unknown"])),
+    summary.unseen ? el("p", { class: "advice" }, `${summary.unseen}.`) : null,
     loaders?.length ? loadersTable(loaders) : null,
     off.length ? table("Probes that were off, and why", ["probe", ""], off) : null,
     Object.keys(summary.lost.files).length ? table("Files that could not be read", ["file", ""], Object.entries(summary.lost.files)) : null,

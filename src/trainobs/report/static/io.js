@@ -1,7 +1,7 @@
 // What was read and written of files, and exchanged with peers, where a run counted that.
 
 import { el, section, table } from "./dom.js";
-import { duration, percent, quantity, size } from "./format.js";
+import { counted, duration, percent, quantity, size } from "./format.js";
 
 // Paul Tol's muted scheme: what read-ahead helps is blue, what it does not is warm.
 const ORDERS = [
@@ -109,18 +109,20 @@ function epochs(found, isDoubted) {
   });
   const looks = found.map(({ cache }) => cache).filter(Boolean);
   const last = looks.at(-1);
+  const of = last && (last.sampled_count < last.file_count ? `${quantity(last.sampled_count)} of ${quantity(last.file_count)} files` : counted(last.file_count, "file"));
   return [
     read.some(({ value }) => value) ? figure("Data read", "in a second, by epoch; of a validation where workers read it, or files known to be data", columns(read)) : null,
-    last ? figure("Of the data set in the page cache", `as an epoch was over; asked of ${quantity(last.sampled_count)} of ${quantity(last.file_count)}${last.is_all ? "" : " or more"} files`,
+    last ? figure("Of the data set in the page cache", `as an epoch was over, of ${of}${last.is_all ? "" : " that were found; there may be more"}`,
       columns(held)) : null,
   ];
 }
 
 function largest(found) {
   if (!found.length) return null;
-  const rows = found.map((one) => [one.file, name(one), size(one.bytes), quantity(one.count), quantity(one.open_count), times(one), size(one.size), quantity(one.epochs)]);
+  const same = (one) => found.filter(({ file, op }) => file === one.file && op === one.op).length > 1;
+  const rows = found.map((one) => [same(one) ? `${one.file} #${one.inode}` : one.file, name(one), size(one.bytes), quantity(one.count), quantity(one.open_count), times(one), size(one.size), quantity(one.epochs)]);
   return el("details", {}, el("summary", {}, "Files of which most bytes were moved"),
-    table(`${rows.length} files, of those that were among the largest of their kind in an epoch; what was moved of a file in other epochs is not in its row`,
+    table(`${rows.length} files, of those that were among the largest of their kind in an epoch; what was moved of a file in other epochs is not in its row; #: the inode of a file whose name others have, too`,
       ["file", "", "bytes", "calls", "opened", "each byte", "its size", "in epochs"], rows));
 }
 
