@@ -22,13 +22,13 @@ import numpy as np
 from trainobs.core import abi
 from trainobs.core.cells import WORDS
 from trainobs.core.records import RunInfo
-from trainobs.session.observer import BATCH, FULL
+from trainobs.session.observer import DELIVERED_STEPS, FULL
 from trainobs.steps.clock import StepClock
 from trainobs.steps.closed_step import packed
 from trainobs.steps.collector import Collector
 from trainobs.steps.ledger import Ledger
 
-COLLECTED, DELIVERED = FULL, BATCH
+COLLECTED, DELIVERED = FULL, DELIVERED_STEPS
 """Steps that are copied at once, and of a delivery, which at 2 ms a step comes with a flush."""
 
 USED = np.flatnonzero(np.arange(WORDS) // 4 % 41 == 0)
