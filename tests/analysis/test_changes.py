@@ -34,3 +34,32 @@ def test_what_is_unknown_of_a_loader_is_no_change(write_run, settings):
     assert found("told", "untold") == found("untold", "told") == known
     assert found("told", "without") == found("without", "told") == set()
     assert found("untold", "without") == set()
+
+
+def test_tensors_that_nobody_counted_are_no_change(write_run):
+    """A training thread that makes the batches hands nothing over; older run logs do not tell."""
+    loaders = {
+        "handed": LOADER | {"tensors_per_batch": 64},
+        "few": LOADER | {"tensors_per_batch": 2},
+        "alone": LOADER | {"workers": 0, "tensors_per_batch": None},
+        "old": LOADER,
+    }
+    runs = {}
+    for name, loader in loaders.items():
+        facts = {"settings": {"loader_workers": loader["workers"]}, "loaders": [loader] * 2}
+        runs[name] = RunLog.open(write_run(name, **facts))
+
+    def found(old, new):
+        return changes([runs[old]], [runs[new]]).keys()
+
+    names = {"tensors_per_batch", "tensors_per_batch of loader 2"}
+    assert found("handed", "few") == names
+    assert (
+        found("handed", "alone")
+        == found("alone", "handed")
+        == {
+            "workers",
+            "workers of loader 2",
+        }
+    )
+    assert found("handed", "old") == found("old", "handed") == set()

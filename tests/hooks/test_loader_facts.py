@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -38,6 +39,38 @@ class Dumb:
         raise OSError("nobody is there")
 
 
+class Emptying(list[Any]):
+    """Gives what it holds away."""
+
+    def __iter__(self) -> Iterator[Any]:
+        while self:
+            yield self.pop()
+
+
+class Lazy(Mapping[str, Any]):
+    """Reads what it is asked for, each time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked += 1
+        return torch.zeros(1)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("abc")
+
+    def __len__(self) -> int:
+        return 3
+
+
+class Asking:
+    """Stands for something that it makes when it is asked for anything."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(f"asked for {name}")
+
+
 ONE = torch.zeros(1)
 CYCLE: list[Any] = [ONE]
 CYCLE.append(CYCLE)
@@ -60,6 +93,23 @@ CYCLE.append(CYCLE)
 )
 def test_tensors_of_a_batch_are_counted_wherever_they_are(batch, count):
     assert tensors_of(batch) == count
+
+
+def test_to_count_tensors_runs_no_code_of_a_batch():
+    emptying, lazy = Emptying([ONE, torch.zeros(2)]), Lazy()
+    assert tensors_of({"a": emptying, "b": lazy, "c": Asking()}) == 2
+    assert list.__len__(emptying) == 2
+    assert lazy.asked == 0
+
+
+@pytest.mark.parametrize("features", [(5, 2), (2, 5)])
+def test_loaders_that_are_set_up_alike_tell_the_fewest(features):
+    """As one of a training and one of a validation over streams: they are one in `run.json`."""
+    pair = Pair()
+    for each in features:
+        list(DataLoader(Features(each), 2, num_workers=1))
+    pair.watch.close()
+    assert [(one["objects"], one[TENSORS]) for one in pair.watch.info.loaders] == [(2, 3)]
 
 
 def test_a_loader_with_workers_tells_how_many_tensors_they_hand_over():

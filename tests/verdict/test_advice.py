@@ -7,6 +7,7 @@ from math import nan
 from types import SimpleNamespace
 
 import pytest
+from torch.utils.data import DataLoader
 
 from tests.verdict.constructed import MS, TWO_CPUS, columns, split
 from trainobs.core.errors import TrainobsError
@@ -71,6 +72,18 @@ def test_a_larger_quota_is_advised_where_its_size_is_known_of_all_the_run(
     now = SimpleNamespace(replay=object(), facts=facts)
     list(advice._replayed(VerdictKind.COMPUTE, Cause.QUOTA, now))
     assert tried == told
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_to_have_no_workers_is_advised_as_torch_takes_it(monkeypatch, persistent):
+    monkeypatch.setattr(advice, "_try", lambda _, change, text: text)
+    facts = replace(TWO_CPUS, usable_cpus=None, has_persistent_workers=persistent)
+    replay = SimpleNamespace(can_try=lambda name: True)
+    now = SimpleNamespace(facts=facts, ns=lambda name: 0.0)
+    text = next(advice._workers(replay, now))
+    given = {word.split("=")[0]: 0 for word in text.split() if "=" in word}
+    kept = persistent and "without persistent_workers" not in text
+    DataLoader(range(2), **given, persistent_workers=kept)
 
 
 NOT_REPLAYED = {"gc", "memory", "python_threads", "straggler", "tensors_per_batch"}

@@ -298,6 +298,26 @@ def test_threads_that_hold_the_interpreter_s_lock_may_keep_the_loader_waiting(
         assert verdict.advice.change == {"python_threads": 0}
 
 
+@pytest.mark.parametrize(
+    ("gil_ms", "thread_cpu_ms", "cause"),
+    [
+        (95, 120, Cause.INTERPRETER),
+        (50, 120, None),  # for the half of its sleep
+        (20, 120, Cause.LOADER_SLEEP),
+        (95, 10, Cause.LOADER_SLEEP),  # nobody computed who could have held it
+        (95, 190, Cause.HELPERS),  # they surely compute while it sleeps, maybe for the data set
+    ],
+)
+def test_a_data_set_that_waits_for_the_interpreter_s_lock_sleeps_for_something_known(
+    gil_ms, thread_cpu_ms, cause
+):
+    gil = {"python__gil_wait_ns": gil_ms * MS, "python__wait_gil_ns": gil_ms * MS}
+    asleep = split(sleep=100) | {"batch__sleep_ns": 100 * MS}
+    alone = replace(TWO_CPUS, workers=0, torch_threads=1)
+    verdict = verdict_on(alone, **asleep, **gil, sched__thread_cpu_ns=thread_cpu_ms * MS)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, cause)
+
+
 def test_a_lock_that_nobody_held_while_computing_is_not_the_interpreter_s():
     waits = IN_STEP | {"python__gil_wait_ns": 60 * MS}
     assert verdict_on(**waits, sched__thread_cpu_ns=60 * MS).cause is Cause.INTERPRETER

@@ -19,6 +19,9 @@ from trainobs.replay.parsing import parse
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.verdict import facts_from
 
+TENSORS = "tensors_per_batch"
+"""Nobody counts them where the training thread makes the batches."""
+
 _OF_A_LOADER = (
     "workers",
     "prefetch_factor",
@@ -26,7 +29,7 @@ _OF_A_LOADER = (
     "batch_size",
     "pin_memory",
     "start_method",
-    "tensors_per_batch",
+    TENSORS,
 )
 
 _OF_ANOTHER = re.compile(
@@ -63,8 +66,8 @@ def changes(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, list[Any]
     names = _in_all([run for side in sides for run in side])
     found = {name: [_common([run[name] for run in side]) for side in sides] for name in names}
     found = {name: pair for name, pair in found.items() if pair[0] != pair[1]}
-    for name in _UNKNOWN_IF_NONE:
-        if None in found.get(name, ()):
+    for name in [name for name, pair in found.items() if None in pair]:
+        if name in _UNKNOWN_IF_NONE or name.startswith(TENSORS):
             del found[name]
     for name, share, least in ((_COLD, _cold, CACHED), (OTHERS, others_share, NOTABLE)):
         pair = [_mean(share, side) for side in (old, new)]

@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from trainobs.core.abi import MAIN_WORKER
-from trainobs.hooks.loader_facts import TENSORS, tensors_of
+from trainobs.hooks.loader_facts import note_tensors
 from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import Marks
@@ -98,9 +98,8 @@ class LoaderPass(PassTracker):
     def note_tensors(self, batch: object) -> None:
         """Write down how many tensors the workers hand over with a batch, the first of a pass."""
         facts, self.facts = self.facts, ()
-        count = tensors_of(batch)
         for noted in facts:
-            noted[TENSORS] = count
+            note_tensors(noted, batch)
 
     def void(self, *, over: bool) -> None:
         """It gave none: it is over, or an exception came, after which all is anybody's guess."""

@@ -131,7 +131,9 @@ def _workers(replay: Replay, now: Situation) -> _Found:
     if facts.workers is None or not replay.can_try("workers"):
         return
     if facts.workers:
-        yield _try(replay, Change("workers", 0), "num_workers=0")
+        # torch takes the two together for an error
+        alone = " without persistent_workers" if facts.has_persistent_workers else ""
+        yield _try(replay, Change("workers", 0), f"num_workers=0{alone}")
     if free is None or isnan(taken_by_others(now)):
         return
     room = min(int(free + 0.5), workers_in_memory(facts, now.ns("memory/worker_rss_bytes")))

@@ -108,14 +108,14 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
                 min(saved(cpus=inf, most_cpus=inf), lacked) if _lacks(now) else 0.0,
                 (names.LOADER_CPU_WAIT,),
             ),
-            _locked_out(now),
+            _locked_out(now.parts.loader_interpreter),
         )
     )
 
 
-def _locked_out(now: Situation) -> Candidate:
-    """The training thread, which takes over a batch, by threads that compute in Python."""
-    return Candidate(Cause.INTERPRETER, now.parts.loader_interpreter, (names.WAITED_FOR_GIL,))
+def _locked_out(ns: float) -> Candidate:
+    """The training thread, as it gets a batch, by threads that compute in Python."""
+    return Candidate(Cause.INTERPRETER, ns, (names.WAITED_FOR_GIL,))
 
 
 def _slept(why: Cause) -> tuple[str, ...]:
@@ -242,7 +242,10 @@ def _split(now: Situation) -> Candidates:
     yield from _measured(now, {Cause.STORAGE: names.LOADER_DEVICE})
     yield Candidate(Cause.TRANSFORM, known(compute) - collected, (names.LOADER_COMPUTE,))
     yield Candidate(Cause.GARBAGE, collected, (names.LOADER_COMPUTE, names.GARBAGE))
-    yield Candidate(why, known(slept), _slept(why))
+    locked = 0.0  # of the sleep of a training thread that makes the batches
+    if not now.facts.workers and why is not Cause.HELPERS:  # who may compute for it
+        locked = min(known(slept), now.parts.loader_interpreter)
+    yield Candidate(why, known(slept) - locked, _slept(why))
     yield from _start(now, _theirs(now.ns(names.START), now.ns(names.STARTING_WORKERS)))
     fetched = _fetched(now)
     yield Candidate(Cause.FETCH, fetched, _FETCHED)
@@ -253,8 +256,7 @@ def _split(now: Situation) -> Candidates:
         yield Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,))
     lacked += known(now.ns(names.LOADER_CPU_WAIT))
     yield Candidate(contention(now), lacked, (names.LOADER_CPU_WAIT, *_CONTENTION))
-    if now.facts.workers:
-        yield _locked_out(now)
+    yield _locked_out(now.parts.loader_interpreter if now.facts.workers else locked)
 
 
 def _inferred(now: Situation) -> Candidates:
@@ -274,7 +276,7 @@ def _inferred(now: Situation) -> Candidates:
     if workers:
         yield from _start(now, _theirs(now.ns(names.START), now.ns(names.STARTING_WORKERS)))
         yield Candidate(Cause.FETCH, _fetched(now), ("sched/main_offcpu_ns",))
-        yield _locked_out(now)
+        yield _locked_out(now.parts.loader_interpreter)
         return
     # The training thread makes the batches. Of all that it computed and slept, how much must lie
     # in the wait?
