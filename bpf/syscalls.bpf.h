@@ -105,21 +105,31 @@ static __always_inline u32 opened_class(struct task_state *task, long fd)
 	return class_for_call(task, &target, TOBS_OPEN);
 }
 
-/* What a read that returned data says about the page cache. A read at end of file says nothing. */
-static __always_inline void count_cache(struct task_state *task, struct account to, u32 class,
-					long bytes, u64 ns)
+/* What a read had to be brought into the page cache. One that would not wait has failed, and left the
+ * pages to one that does. */
+static __always_inline void count_missed(struct task_state *task, struct account to, u32 class,
+					 u64 ns)
 {
-	if (task->flags & CALL_DIRECT) {
-		add(to, TOBS_DIRECT_READ, class, 1, bytes, ns, task->wait_ns);
-		return;
-	}
-	if (!(task->flags & CALL_REGULAR))
-		return;
-	add(to, TOBS_CACHE_READ, class, 1, whole_pages(bytes), 0, 0);
 	if (task->added_pages)
 		add(to, TOBS_CACHE_MISS, class, 1, bytes_of_pages(task->added_pages), 0, 0);
 	if (task->flags & CALL_READ_AHEAD)
 		add(to, TOBS_DEMAND_MISS, class, 1, 0, ns, task->wait_ns);
+}
+
+/* What a read says about the page cache. One at end of file says nothing. */
+static __always_inline void count_cache(struct task_state *task, struct account to, u32 class,
+					long bytes, u64 ns)
+{
+	if (!bytes || !(task->flags & CALL_REGULAR))
+		return;
+	if (task->flags & CALL_DIRECT) {
+		if (bytes > 0)
+			add(to, TOBS_DIRECT_READ, class, 1, bytes, ns, task->wait_ns);
+		return;
+	}
+	if (bytes > 0)
+		add(to, TOBS_CACHE_READ, class, 1, whole_pages(bytes), 0, 0);
+	count_missed(task, to, class, ns);
 }
 
 /* What sendfile, splice and copy_file_range read of a regular file, on the way to where they write. */
@@ -186,7 +196,7 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		count_file_call(task, regs, op, class, machine.syscalls[nr].offset_arg, result, ns);
 	if (makes_batch(task) && class == TOBS_DATA && (op == TOBS_READ || op == TOBS_OPEN))
 		count_in_batch(task, op, op == TOBS_OPEN ? result : task->fd, bytes, ns);
-	if (op == TOBS_READ && bytes)
+	if (op == TOBS_READ)
 		count_cache(task, to, class, result, ns);
 	else if (machine.syscalls[nr].source_arg && bytes)
 		count_source(task, to, syscall_arg(regs, machine.syscalls[nr].source_arg), bytes,
