@@ -132,6 +132,30 @@ static __always_inline void count_cache(struct task_state *task, struct account 
 	count_missed(task, to, class, ns);
 }
 
+/* Whether the training thread saves a checkpoint. */
+static __always_inline bool saves(struct task_state *task)
+{
+	return task->role == TOBS_MAIN && current_phase(task->slot) == TOBS_PHASE_CHECKPOINT;
+}
+
+/* Whether the call is msync, which names no file, of a checkpoint. */
+static __always_inline bool syncs_map(struct task_state *task, u32 op, u64 nr)
+{
+	return op == TOBS_FSYNC && !machine.syscalls[nr].fd_arg && saves(task);
+}
+
+/* What is written through a mapping makes no call: that a file is mapped for that is told, and that a
+ * checkpoint is saved by a mapping that was there before. */
+static __always_inline void count_map(struct task_state *task, struct pt_regs *regs,
+				      struct account to, u32 class, u64 bytes)
+{
+	if (!(syscall_arg(regs, 3) & PROT_WRITE) || !(syscall_arg(regs, 4) & MAP_SHARED))
+		return;
+	if (class == TOBS_OTHER && saves(task))
+		class = TOBS_CHECKPOINT;
+	add(to, TOBS_MAP_WRITE, class, 1, bytes, 0, 0);
+}
+
 /* What sendfile, splice and copy_file_range read of a regular file, on the way to where they write. */
 static __always_inline void count_source(struct task_state *task, struct account to, int fd,
 					 u64 bytes, u64 ns)
@@ -175,6 +199,8 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 	if ((op == TOBS_URING_ENTER || op == TOBS_AIO) && result < 0)
 		return; /* where there is no io_uring, asking for it makes no ring */
 	class = op == TOBS_OPEN ? opened_class(task, result) : task->class;
+	if (syncs_map(task, op, nr))
+		class = TOBS_CHECKPOINT;
 	if (result > 0 && (op == TOBS_READ || op == TOBS_WRITE))
 		bytes = result;
 	else if (op == TOBS_MMAP && (unsigned long)result < -4095UL)
@@ -198,6 +224,10 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		count_in_batch(task, op, op == TOBS_OPEN ? result : task->fd, bytes, ns);
 	if (op == TOBS_READ)
 		count_cache(task, to, class, result, ns);
+	else if (op == TOBS_MMAP && bytes && task->flags & CALL_REGULAR)
+		count_map(task, regs, to, class, bytes);
+	else if (syncs_map(task, op, nr))
+		add(to, TOBS_MAP_WRITE, TOBS_CHECKPOINT, 1, 0, 0, 0);
 	else if (machine.syscalls[nr].source_arg && bytes)
 		count_source(task, to, syscall_arg(regs, machine.syscalls[nr].source_arg), bytes,
 			     ns);

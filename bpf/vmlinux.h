@@ -311,6 +311,8 @@ enum bpf_func_id {
 #define RWF_APPEND 0x10
 #define RWF_NOAPPEND 0x20
 #define MAP_ANONYMOUS 0x20
+#define PROT_WRITE 2
+#define MAP_SHARED 1 /* MAP_SHARED_VALIDATE has this bit, too */
 #define PROC_SUPER_MAGIC 0x9fa0
 #define CGROUP_SUPER_MAGIC 0x27e0eb
 #define CGROUP2_SUPER_MAGIC 0x63677270

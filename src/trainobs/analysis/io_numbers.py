@@ -83,7 +83,7 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
         "rank": rank.rank,
         "unnamed_bytes": unnamed,
         "reads_unseen": _reads_unseen(run, rank),
-        "unknown": [*maybe, *_said_of_maps(maps), *unseen, *left_out],
+        "unknown": [*maybe, *_said_of_maps(rank, maps), *unseen, *left_out],
         "classes": _classes(table, ~names, rank.columns(IO_SPREAD, _SPREAD), doubts),
         "epochs": _epochs(rank, table, ~names, doubts),
         "files": _files(rank, table, names, doubts),
@@ -264,7 +264,7 @@ def _mapped(
     return found
 
 
-def _said_of_maps(maps: Mapping[int, tuple[int, int]]) -> list[str]:
+def _said_of_maps(rank: RankLog, maps: Mapping[int, tuple[int, int]]) -> list[str]:
     said = []
     if FileClass.DATA in maps:
         count, faults = maps[FileClass.DATA]
@@ -272,6 +272,8 @@ def _said_of_maps(maps: Mapping[int, tuple[int, int]]) -> list[str]:
             f"training data is mapped ({counted(count, 'new mapping')}, {counted(faults, 'fault')} "
             "that fault-around did not serve): reads of a mapping make no calls"
         )
+    if rank.cells()["count"][Op.MAP_WRITE, FileClass.CHECKPOINT].sum():
+        said.append("checkpoints are mapped: what is written through a mapping makes no calls")
     return said
 
 

@@ -68,6 +68,7 @@ FEEDS: Mapping[Op, Programs] = {
     Op.PHASE_SLEEP: SCHEDULER | {"tobs_await"},  # what is known to be waited for is left out
     Op.AIO: CALLS,
     Op.HINT: CALLS | {"tobs_cache_add"},
+    Op.MAP_WRITE: CALLS,
 }
 """Operation -> programs without which its cells are wrong."""
 

@@ -63,7 +63,8 @@ FILES: tuple[Metric, ...] = (
         "io/checkpoint_write_bytes",
         Cells("bytes", WRITES, CHECKPOINT),
         "Bytes of checkpoints handed to the kernel.",
-        blind="What another thread writes outside the checkpoint directories (AsyncCheckpointIO).",
+        blind="What another thread writes outside the checkpoint directories (AsyncCheckpointIO). "
+        "Unknown once one was mapped to be written: what is written so makes no call.",
     ),
     kernel(
         "io/checkpoint_write_ns",
