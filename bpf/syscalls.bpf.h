@@ -94,6 +94,7 @@ static __always_inline u32 opened_class(struct task_state *task, long fd)
 {
 	struct file *file = fd < 0 ? NULL : file_of_fd(fd);
 	struct target target;
+	u32 class;
 
 	if (!file)
 		return TOBS_OTHER;
@@ -102,7 +103,10 @@ static __always_inline u32 opened_class(struct task_state *task, long fd)
 		return TOBS_OTHER;
 	if (target.kind == S_IFREG)
 		forget_if_created(task, &target);
-	return class_for_call(task, &target, TOBS_OPEN);
+	class = class_for_call(task, &target, TOBS_OPEN);
+	if (target.kind == S_IFREG && class == TOBS_OTHER)
+		note_written(task, &target);
+	return class;
 }
 
 /* What a read had to be brought into the page cache. One that would not wait has failed, and left the

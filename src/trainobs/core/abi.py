@@ -42,6 +42,7 @@ class Op(IntEnum):
     AIO = 25
     HINT = 26
     MAP_WRITE = 27
+    UNNAMED_FILL = 28
 
 
 UNTABLED = (Op.ONCPU, Op.PHASE_OFF, Op.PHASE_SLEEP)

@@ -69,6 +69,7 @@ FEEDS: Mapping[Op, Programs] = {
     Op.AIO: CALLS,
     Op.HINT: CALLS | {"tobs_cache_add"},
     Op.MAP_WRITE: CALLS,
+    Op.UNNAMED_FILL: CALLS | {"tobs_cache_add"},
 }
 """Operation -> programs without which its cells are wrong."""
 

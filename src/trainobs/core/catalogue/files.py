@@ -38,6 +38,8 @@ FILES: tuple[Metric, ...] = (
         Cells("count", (Op.OPEN,), DATA),
         "Training-data files opened.",
         unit="calls",
+        blind="Of files that nobody named, opens before the file is data: by who loads nothing, or "
+        "to read and write before the first read.",
     ),
     kernel(
         "io/data_direct_read_bytes",
@@ -158,6 +160,8 @@ FILES: tuple[Metric, ...] = (
         Cells("bytes", (Op.FAULT_FILL,), DATA),
         "Data pages brought into memory by faults of mapped files, and by madvise for them.",
         source="mm_filemap_add_to_page_cache",
+        blind="Of files that nobody named, those that may be run, or that the run has opened for "
+        "writing, until they are read by calls.",
     ),
     kernel(
         "cache/hint_bytes",
