@@ -14,7 +14,8 @@ struct inode_key {
 
 struct inode_class {
 	u32 epoch; /* tobs_settings::class_epoch when it was decided */
-	u32 class;
+	u16 class;
+	u16 written; /* opened for writing while it was of no other class */
 };
 
 /* LRU: a data set may have more files than anyone wants to remember. Here one entry of it stands for
@@ -76,9 +77,10 @@ static __always_inline u32 class_epoch(u32 slot)
 
 /* `epoch`: read before the class was decided, or a class that knows nothing of a root that is added
  * meanwhile would count as decided after it. */
-static __always_inline void keep_class(u32 slot, struct inode_key *key, u32 class, u32 epoch)
+static __always_inline void keep_class(u32 slot, struct inode_key *key, u32 class, u32 epoch,
+				       u32 written)
 {
-	struct inode_class value = { .epoch = epoch, .class = class };
+	struct inode_class value = { .epoch = epoch, .class = class, .written = written };
 	void *classes = bpf_map_lookup_elem(&session_classes, &slot);
 
 	if (classes && bpf_map_update_elem(classes, key, &value, BPF_ANY))
@@ -189,7 +191,7 @@ __noinline u32 regular_class(u32 slot, u64 inode_address, u64 name)
 	struct dentry *dentry = (struct dentry *)name;
 	struct inode_key key = key_of(inode);
 	struct inode_class *known = in_session(&session_classes, slot, &key);
-	u32 class, epoch = class_epoch(slot);
+	u32 class, epoch = class_epoch(slot), written = known ? known->written : 0;
 
 	if (known && known->epoch == epoch)
 		return known->class;
@@ -202,7 +204,7 @@ __noinline u32 regular_class(u32 slot, u64 inode_address, u64 name)
 	/* A checkpoint is known by who wrote it when, which no path tells: it stays one. */
 	if (known && known->class == TOBS_CHECKPOINT)
 		class = TOBS_CHECKPOINT;
-	keep_class(slot, &key, class, epoch);
+	keep_class(slot, &key, class, epoch, written);
 	return class;
 }
 
@@ -291,20 +293,29 @@ static __always_inline bool loads(struct task_state *task)
 	       (task->role == TOBS_MAIN && current_phase(task->slot) == TOBS_PHASE_LOADER);
 }
 
-/* Whether this call makes its file data: see tobs_settings::infer_data. A read does, also of a staged
- * copy in shared memory, which torch's own segments are never read from; but what a loader opens or
- * maps for writing may be its scratch. */
+/* Whether what a task reads is data, if it is of no other class. */
+static __always_inline bool infers_data(struct task_state *task)
+{
+	struct tobs_settings *set = settings_of(task->slot);
+
+	return set && set->infer_data && loads(task);
+}
+
+/* Whether this call makes its file data: see tobs_settings::infer_data. Also a staged copy in shared
+ * memory: torch's own segments are never read from, and always open for writing. What a loader has
+ * open for writing is data once it reads it; before, it may be its scratch. */
 static __always_inline bool makes_data(struct task_state *task, struct target *target, u32 class,
 				       u32 op)
 {
-	struct tobs_settings *set;
-
-	if (op == TOBS_READ ? class != TOBS_OTHER && class != TOBS_SHM :
-			      class != TOBS_OTHER || (op != TOBS_OPEN && op != TOBS_MMAP) ||
-				      mode_of(target) & FMODE_WRITE)
+	if (class != TOBS_OTHER && class != TOBS_SHM)
 		return false;
-	set = settings_of(task->slot);
-	return set && set->infer_data && loads(task);
+	if (op == TOBS_OPEN || op == TOBS_MMAP || op == TOBS_HINT) {
+		if (mode_of(target) & FMODE_WRITE)
+			return false;
+	} else if (op != TOBS_READ) {
+		return false;
+	}
+	return infers_data(task);
 }
 
 /* What the main thread opens for writing while it saves a checkpoint is one, wherever it lies:
@@ -337,10 +348,21 @@ static __always_inline u32 class_for_call(struct task_state *task, struct target
 	if (better != class) {
 		struct inode_key key = key_of(target->inode);
 
-		keep_class(task->slot, &key, better, task->class_epoch);
+		keep_class(task->slot, &key, better, task->class_epoch, 0);
 		task->inode_class = better;
 	}
 	return unknown(task, better);
+}
+
+/* Keep that a file of no class was opened for writing: see touched_class. */
+static __always_inline void note_written(struct task_state *task, struct target *target)
+{
+	struct inode_key key;
+
+	if (!(mode_of(target) & FMODE_WRITE))
+		return;
+	key = key_of(target->inode);
+	keep_class(task->slot, &key, TOBS_OTHER, task->class_epoch, 1);
 }
 
 /* A file that this open has made has no past: where generations do not tell inodes apart

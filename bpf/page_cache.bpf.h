@@ -8,6 +8,37 @@ static __always_inline u32 mapped_class(struct task_state *task, struct inode *i
 	return is_regular(inode) ? regular_class(task->slot, (u64)inode, 0) : TOBS_OTHER;
 }
 
+/* Likewise, where a task touches it in a mapping, or a ring reads it: this makes it data, as a read by
+ * a call does. But what may be run does not become data, for code is mapped as well, nor what the run
+ * has opened for writing, which may be a loader's scratch. */
+static __always_inline u32 touched_class(struct task_state *task, struct inode *inode)
+{
+	u32 class = mapped_class(task, inode);
+	struct inode_class *known;
+	struct inode_key key;
+
+	if (class != TOBS_OTHER || !is_regular(inode) || !infers_data(task) ||
+	    BPF_CORE_READ(inode, i_mode) & S_IXUGO)
+		return class;
+	key = key_of(inode);
+	known = in_session(&session_classes, task->slot, &key);
+	if (!known || known->written)
+		return class;
+	keep_class(task->slot, &key, TOBS_DATA, known->epoch, 0);
+	return TOBS_DATA;
+}
+
+/* Pages that no call asked for. Those of a file that is of no class, in who loads, may be data. */
+static __always_inline void count_filled(struct task_state *task, struct inode *inode, u64 bytes)
+{
+	u32 class = unknown(task, mapped_class(task, inode));
+	struct account to = account_of(task);
+
+	add(to, TOBS_FAULT_FILL, class, 1, bytes, 0, 0);
+	if (class == TOBS_OTHER && loads(task))
+		add(to, TOBS_UNNAMED_FILL, TOBS_OTHER, 1, bytes, 0, 0);
+}
+
 /* The threads of io_uring make no calls: they are inside one. */
 static __always_inline u32 call_or_ring_of(struct task_state *task)
 {
@@ -36,13 +67,12 @@ static __always_inline void count_added(struct task_state *task, struct folio *f
 			task->added_pages += pages;
 		break;
 	case TOBS_URING_ENTER:
-		add(account_of(task), TOBS_CACHE_MISS, mapped_class(task, inode), 1,
+		add(account_of(task), TOBS_CACHE_MISS, touched_class(task, inode), 1,
 		    bytes_of_pages(pages), 0, 0);
 		break;
 	case NO_CALL: /* a fault, or a call that we do not follow, such as madvise */
 	case TOBS_MMAP:
-		add(account_of(task), TOBS_FAULT_FILL, mapped_class(task, inode), 1,
-		    bytes_of_pages(pages), 0, 0);
+		count_filled(task, inode, bytes_of_pages(pages));
 		break;
 	}
 }
@@ -97,7 +127,7 @@ static __always_inline bool is_same_fault(struct task_state *task)
 static __always_inline void count_fault(struct task_state *task, struct inode *inode)
 {
 	if (!is_same_fault(task))
-		add(account_of(task), TOBS_FAULT, mapped_class(task, inode), 1, 0, 0, 0);
+		add(account_of(task), TOBS_FAULT, touched_class(task, inode), 1, 0, 0, 0);
 }
 
 PREEMPTIBLE_PROG("tp_btf/mm_filemap_fault", tobs_fault, struct address_space *mapping)

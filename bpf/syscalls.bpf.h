@@ -94,6 +94,7 @@ static __always_inline u32 opened_class(struct task_state *task, long fd)
 {
 	struct file *file = fd < 0 ? NULL : file_of_fd(fd);
 	struct target target;
+	u32 class;
 
 	if (!file)
 		return TOBS_OTHER;
@@ -102,24 +103,61 @@ static __always_inline u32 opened_class(struct task_state *task, long fd)
 		return TOBS_OTHER;
 	if (target.kind == S_IFREG)
 		forget_if_created(task, &target);
-	return class_for_call(task, &target, TOBS_OPEN);
+	class = class_for_call(task, &target, TOBS_OPEN);
+	if (target.kind == S_IFREG && class == TOBS_OTHER)
+		note_written(task, &target);
+	return class;
 }
 
-/* What a read that returned data says about the page cache. A read at end of file says nothing. */
-static __always_inline void count_cache(struct task_state *task, struct account to, u32 class,
-					long bytes, u64 ns)
+/* What a read had to be brought into the page cache. One that would not wait has failed, and left the
+ * pages to one that does. */
+static __always_inline void count_missed(struct task_state *task, struct account to, u32 class,
+					 u64 ns)
 {
-	if (task->flags & CALL_DIRECT) {
-		add(to, TOBS_DIRECT_READ, class, 1, bytes, ns, task->wait_ns);
-		return;
-	}
-	if (!(task->flags & CALL_REGULAR))
-		return;
-	add(to, TOBS_CACHE_READ, class, 1, whole_pages(bytes), 0, 0);
 	if (task->added_pages)
 		add(to, TOBS_CACHE_MISS, class, 1, bytes_of_pages(task->added_pages), 0, 0);
 	if (task->flags & CALL_READ_AHEAD)
 		add(to, TOBS_DEMAND_MISS, class, 1, 0, ns, task->wait_ns);
+}
+
+/* What a read says about the page cache. One at end of file says nothing. */
+static __always_inline void count_cache(struct task_state *task, struct account to, u32 class,
+					long bytes, u64 ns)
+{
+	if (!bytes || !(task->flags & CALL_REGULAR))
+		return;
+	if (task->flags & CALL_DIRECT) {
+		if (bytes > 0)
+			add(to, TOBS_DIRECT_READ, class, 1, bytes, ns, task->wait_ns);
+		return;
+	}
+	if (bytes > 0)
+		add(to, TOBS_CACHE_READ, class, 1, whole_pages(bytes), 0, 0);
+	count_missed(task, to, class, ns);
+}
+
+/* Whether the training thread saves a checkpoint. */
+static __always_inline bool saves(struct task_state *task)
+{
+	return task->role == TOBS_MAIN && current_phase(task->slot) == TOBS_PHASE_CHECKPOINT;
+}
+
+/* Whether the call is msync, which names no file, of a checkpoint. */
+static __always_inline bool syncs_map(struct task_state *task, u32 op, u64 nr)
+{
+	return op == TOBS_FSYNC && !machine.syscalls[nr].fd_arg && saves(task);
+}
+
+/* What is written through a mapping makes no call: that a file is mapped for that is told, and that a
+ * checkpoint is saved by a mapping that was there before. */
+static __always_inline void count_map(struct task_state *task, struct pt_regs *regs,
+				      struct account to, u32 class, u64 bytes)
+{
+	if (!(syscall_arg(regs, 3) & PROT_WRITE) || !(syscall_arg(regs, 4) & MAP_SHARED))
+		return;
+	if (class == TOBS_OTHER && saves(task))
+		class = TOBS_CHECKPOINT;
+	add(to, TOBS_MAP_WRITE, class, 1, bytes, 0, 0);
 }
 
 /* What sendfile, splice and copy_file_range read of a regular file, on the way to where they write. */
@@ -165,6 +203,8 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 	if ((op == TOBS_URING_ENTER || op == TOBS_AIO) && result < 0)
 		return; /* where there is no io_uring, asking for it makes no ring */
 	class = op == TOBS_OPEN ? opened_class(task, result) : task->class;
+	if (syncs_map(task, op, nr))
+		class = TOBS_CHECKPOINT;
 	if (result > 0 && (op == TOBS_READ || op == TOBS_WRITE))
 		bytes = result;
 	else if (op == TOBS_MMAP && (unsigned long)result < -4095UL)
@@ -186,8 +226,12 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		count_file_call(task, regs, op, class, machine.syscalls[nr].offset_arg, result, ns);
 	if (makes_batch(task) && class == TOBS_DATA && (op == TOBS_READ || op == TOBS_OPEN))
 		count_in_batch(task, op, op == TOBS_OPEN ? result : task->fd, bytes, ns);
-	if (op == TOBS_READ && bytes)
+	if (op == TOBS_READ)
 		count_cache(task, to, class, result, ns);
+	else if (op == TOBS_MMAP && bytes && task->flags & CALL_REGULAR)
+		count_map(task, regs, to, class, bytes);
+	else if (syncs_map(task, op, nr))
+		add(to, TOBS_MAP_WRITE, TOBS_CHECKPOINT, 1, 0, 0, 0);
 	else if (machine.syscalls[nr].source_arg && bytes)
 		count_source(task, to, syscall_arg(regs, machine.syscalls[nr].source_arg), bytes,
 			     ns);

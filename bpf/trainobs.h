@@ -45,6 +45,9 @@ enum tobs_op {
 	TOBS_PHASE_SLEEP, /* asleep for nothing that is known; wait_ns: for a block device */
 	TOBS_AIO,  /* calls of io_submit that went well: what they read and write is not counted */
 	TOBS_HINT, /* posix_fadvise and readahead; bytes: pages they brought into the page cache */
+	TOBS_MAP_WRITE,	   /* file mappings to write through, and, under checkpoint, calls of msync
+			      while one is saved: what is written through them is not counted */
+	TOBS_UNNAMED_FILL, /* the part of TOBS_FAULT_FILL in who loads, of files of no class */
 	TOBS_OPS,
 };
 

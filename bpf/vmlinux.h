@@ -301,6 +301,7 @@ enum bpf_func_id {
 #define S_IFDIR 0040000
 #define S_IFCHR 0020000
 #define S_IFIFO 0010000
+#define S_IXUGO 00111
 #define MMF_DUMPABLE_MASK 3
 #define SUID_DUMP_USER 1
 #define FMODE_READ 1
@@ -310,6 +311,8 @@ enum bpf_func_id {
 #define O_APPEND 02000
 #define RWF_APPEND 0x10
 #define RWF_NOAPPEND 0x20
+#define PROT_WRITE 2
+#define MAP_SHARED 1 /* MAP_SHARED_VALIDATE has this bit, too */
 #define MAP_ANONYMOUS 0x20
 #define PROC_SUPER_MAGIC 0x9fa0
 #define CGROUP_SUPER_MAGIC 0x27e0eb

@@ -27,6 +27,12 @@ def reads(role: Role, amount: int, of: FileClass = FileClass.OTHER, step: int = 
     return (step, Op.READ, of, role, {"count": 9, "bytes": amount})
 
 
+def fills(
+    role: Role, amount: int, op: Op = Op.FAULT_FILL, of: FileClass = FileClass.OTHER
+) -> tuple:
+    return (1, op, of, role, {"count": 9, "bytes": amount})
+
+
 def run(path: Path, *values: tuple, settings: dict | None = None, missed: float = 0.0) -> RunLog:
     columns = {
         "step__duration_ns": [1e7] * STEPS,
@@ -52,6 +58,11 @@ def run(path: Path, *values: tuple, settings: dict | None = None, missed: float 
         ([reads(Role.MAIN, 3 * MB)], None),  # not as it waits for its loader: a checkpoint, say
         ([reads(Role.THREAD, 3 * MB, FileClass.LIBRARY)], None),
         ([reads(Role.THREAD, 3 * MB, step=0)], None),  # before the first step
+        ([fills(Role.THREAD, 3 * MB)], 3 * MB),
+        ([fills(Role.MAIN, 3 * MB)], None),  # weights, say
+        ([fills(Role.MAIN, 3 * MB, Op.UNNAMED_FILL)], 3 * MB),  # as it waits for its loader
+        ([fills(Role.WORKER, 3 * MB), fills(Role.WORKER, 2 * MB, Op.UNNAMED_FILL)], 2 * MB),
+        ([fills(Role.CHILD, 3 * MB), fills(Role.WORKER, 9 * MB, of=FileClass.DATA)], None),
     ],
 )
 def test_what_rivals_the_data_makes_it_doubtful(values, unnamed, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.kernel import aio
 from tests.kernel.ground_truth import evict, write_file
 from trainobs import observe
 from trainobs.analysis.summary import summarize
+from trainobs.report.io_text import render as render_io
 from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
 
@@ -28,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunLog:
     """Three steps; each reads a cold file, the second one by libaio."""
     place = tmp_path_factory.mktemp("aio")
     data = write_file(place / "data", SIZE)
-    with observe(run_dir=place / "run", data_roots=[data], quiet=True) as obs:
+    with observe(run_dir=place / "run", data_roots=[data], io=True, quiet=True) as obs:
         for with_aio in (False, True, False):
             evict(data)
             with obs.step(), data.open("rb", buffering=0) as file:
@@ -51,6 +52,13 @@ def test_no_table_has_a_part_of_what_was_read(run: RunLog) -> None:
     assert summary["metrics"]["io/data_read_bytes"]["sum"] is None
     (rest,) = re.findall(r"^  training data read +1.05 MB +(.*)$", render(summary), re.M)
     assert rest.split() == ["-", "-"], "per second, and in all"
+
+
+def test_the_page_of_files_knows_the_least_of_what_was_read(run: RunLog) -> None:
+    text = render_io(summarize(run))
+    assert "not in these numbers: libaio was used" in text
+    (row,) = (line for line in text.splitlines() if line.startswith("  epoch 0"))
+    assert row.split()[-3:] == [">=", "2.10", "MB"]
 
 
 def test_what_does_not_rest_on_it_stays_known(run: RunLog) -> None:

@@ -19,6 +19,7 @@ from tests.kernel.counted import of_class, of_file, spread, take, watch
 from tests.kernel.ground_truth import PRIMES, overlay, write_file, write_files
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.patterns import BLOCK, Read, Truth
+from tests.kernel.processes import in_worker
 from trainobs.core.abi import FileClass, FileOp
 from trainobs.core.file_rows import SpreadKind
 from trainobs.session.file_watch import EPOCH
@@ -255,6 +256,28 @@ def test_of_a_file_that_becomes_data_nobody_knows_which_bytes_were_read_before(
     row = of_class(take(counting))
     assert (row["bytes"], row["untold_bytes"]) == (2 * MIB, MIB)
     assert row["unique_least"] == row["unique_most"] == MIB
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR])
+def test_an_open_counts_for_what_its_file_becomes(
+    place: Path, counting: ObservedKernel, flags: int
+) -> None:
+    file, other = (write_file(place / name, 5000) for name in ("a.bin", "b.bin"))
+    counting.kernel.infer_data(True)
+    take(counting)
+
+    def read() -> None:
+        for _ in range(3):
+            descriptor = os.open(file, flags)
+            assert len(os.read(descriptor, 5000)) == 5000
+            os.close(descriptor)
+
+    other.read_bytes()
+    os.close(os.open(file, os.O_RDONLY))
+    in_worker(read)
+    found = take(counting)
+    assert of_class(found)["open_count"] == of_file(found, file)["open_count"] == 4
+    assert of_class(found, FileClass.OTHER)["open_count"] == 1
 
 
 def test_a_file_that_is_but_named_is_not_opened(place: Path, counting: ObservedKernel) -> None:

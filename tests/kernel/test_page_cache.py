@@ -153,6 +153,29 @@ def test_random_reads_hit_exactly_what_cachestat_finds(
 
 
 @pytest.mark.needs_program("tobs_ra_wait")
+def test_a_read_that_would_not_wait_leaves_its_misses_to_the_one_that_does(
+    observed: ObservedKernel, files: list[Path]
+) -> None:
+    def read() -> None:
+        for path in files:
+            fd, buffer = os.open(path, os.O_RDONLY), bytearray(path.stat().st_size)
+            with pytest.raises(BlockingIOError):
+                os.preadv(fd, [buffer], 0, os.RWF_NOWAIT)
+            assert os.preadv(fd, [buffer], 0) > 0
+            os.close(fd)
+
+    def attempt() -> tuple[Counts, int]:
+        evict(*files)
+        return observed.during(read), sum(map(cached_pages, files)) * PAGE
+
+    got, cached = observed.undisturbed(attempt, *files)
+    assert cached == IN_MEMORY
+    assert got.bytes(Op.CACHE_READ, DATA, MAIN) == got.bytes(Op.CACHE_MISS, DATA, MAIN) == cached
+    assert got.count(Op.CACHE_READ, DATA) == got.count(Op.DEMAND_MISS, DATA) == len(files)
+    assert got.metric("cache/hit_ratio") == got.metric("cache/demand_hit_ratio") == 0.0
+
+
+@pytest.mark.needs_program("tobs_ra_wait")
 def test_read_ahead_hides_a_cold_file_from_sequential_reads(
     observed: ObservedKernel, place: Path
 ) -> None:

@@ -46,6 +46,7 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
         * state: "on", or why nothing is known; then nothing else is there.
         * data_is_named: whether the user said where training data lies.
         * unnamed_bytes: see `analysis.unnamed_reads.unnamed_bytes`.
+        * reads_unseen: whether reads were made that nobody saw: those that were are the least.
         * unknown: what was read or written and is in none of these numbers, in words.
         * classes: for each `op` and `class` what `_numbers` returns of the whole run, and
           `call_bytes`, `file_bytes` and `file_opens`: what has `from` bytes (or opens) up to twice
@@ -85,7 +86,8 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
         "rank": rank.rank,
         "data_is_named": bool(run.info.get("settings", {}).get(DATA_IS_NAMED)),
         "unnamed_bytes": unnamed,
-        "unknown": [*maybe, *_said_of_maps(maps), *unseen, *left_out],
+        "reads_unseen": _reads_unseen(run, rank),
+        "unknown": [*maybe, *_said_of_maps(rank, maps), *unseen, *left_out],
         "classes": _classes(table, ~names, rank.columns(IO_SPREAD, _SPREAD), doubts),
         "epochs": _epochs(rank, table, ~names, doubts),
         "files": _files(rank, table, names, doubts),
@@ -277,14 +279,27 @@ def _mapped(
     return found
 
 
-def _said_of_maps(maps: Mapping[int, tuple[int, int]]) -> list[str]:
-    if FileClass.DATA not in maps:
-        return []
-    count, faults = maps[FileClass.DATA]
-    return [
-        f"training data is mapped ({counted(count, 'new mapping')}, {counted(faults, 'fault')} "
-        "that fault-around did not serve): reads of a mapping make no calls"
-    ]
+def _said_of_maps(rank: RankLog, maps: Mapping[int, tuple[int, int]]) -> list[str]:
+    said = []
+    if FileClass.DATA in maps:
+        count, faults = maps[FileClass.DATA]
+        said.append(
+            f"training data is mapped ({counted(count, 'new mapping')}, {counted(faults, 'fault')} "
+            "that fault-around did not serve): reads of a mapping make no calls"
+        )
+    if rank.cells()["count"][Op.MAP_WRITE, FileClass.CHECKPOINT].sum():
+        said.append("checkpoints are mapped: what is written through a mapping makes no calls")
+    return said
+
+
+def _sees(run: RunLog) -> bool:
+    """Whether reads of io_uring were seen."""
+    return bool(run.info.get("capabilities", {}).get(IO_URING) == "on")
+
+
+def _reads_unseen(run: RunLog, rank: RankLog) -> bool:
+    calls = rank.cells()["count"]
+    return bool(calls[Op.AIO].sum() or (calls[Op.URING_ENTER].sum() and not _sees(run)))
 
 
 def _unseen(run: RunLog, rank: RankLog) -> list[str]:
@@ -294,8 +309,7 @@ def _unseen(run: RunLog, rank: RankLog) -> list[str]:
     if has_libaio(rank):
         said.append("libaio was used: its reads and writes are not seen")
     if calls[Op.URING_ENTER].sum():
-        sees = run.info.get("capabilities", {}).get(IO_URING) == "on"
-        what = "writes are not among these" if sees else "reads and writes are not seen here"
+        what = "writes are not among these" if _sees(run) else "reads and writes are not seen here"
         said.append(f"io_uring was used: its {what}")
     losses = (run.info.get("summary") or {}).get("losses") or {}
     lost = sum(count for cause, count in losses.items() if cause != _OF_DEVICES)

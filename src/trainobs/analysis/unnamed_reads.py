@@ -2,7 +2,8 @@
 
 What loader workers read is training data, and so is what the training thread reads as it waits for
 its loader. Of what other threads and processes read nobody knows that: compilers and loggers read,
-too. Where they have read about as much as is known to be data, numbers of data are no numbers.
+too. Nor is it known of a mapped file that may be code, or is open for writing, whoever touches it.
+Where they have read about as much as is known to be data, numbers of data are no numbers.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def unnamed_bytes(run: RunLog, rank: RankLog) -> int | None:
     if run.info.get("settings", {}).get(DATA_IS_NAMED):
         return None
     moved = rank.cells([SETUP])["bytes"]
-    data = int(moved[[*_READS, Op.MMAP], FileClass.DATA].sum())
-    unnamed = int(moved[_READS, FileClass.OTHER][:, [Role.THREAD, Role.CHILD]].sum())
+    data = int(moved[[*_READS, Op.MMAP, Op.FAULT_FILL], FileClass.DATA].sum())
+    others = moved[[*_READS, Op.FAULT_FILL], FileClass.OTHER][:, [Role.THREAD, Role.CHILD]]
+    unnamed = int(others.sum() + moved[Op.UNNAMED_FILL].sum())
     steps = int((rank.step() != SETUP).sum())
     least = max(_LEAST, _LEAST_IN_A_STEP * steps, _RIVALS * data)
     return unnamed if unnamed >= least else None

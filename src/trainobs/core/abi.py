@@ -41,6 +41,8 @@ class Op(IntEnum):
     PHASE_SLEEP = 24
     AIO = 25
     HINT = 26
+    MAP_WRITE = 27
+    UNNAMED_FILL = 28
 
 
 UNTABLED = (Op.ONCPU, Op.PHASE_OFF, Op.PHASE_SLEEP)

@@ -68,6 +68,8 @@ FEEDS: Mapping[Op, Programs] = {
     Op.PHASE_SLEEP: SCHEDULER | {"tobs_await"},  # what is known to be waited for is left out
     Op.AIO: CALLS,
     Op.HINT: CALLS | {"tobs_cache_add"},
+    Op.MAP_WRITE: CALLS,
+    Op.UNNAMED_FILL: CALLS | {"tobs_cache_add"},
 }
 """Operation -> programs without which its cells are wrong."""
 

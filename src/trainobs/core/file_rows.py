@@ -92,6 +92,9 @@ class IoRows(NamedTuple):
 NOTHING = IoRows(np.empty(0, IO_ROW), np.empty(0, SPREAD_ROW))
 
 
+_OPENED = ("open_count", "mmap_count")
+
+
 class IoRowsBuilder:
     """Brings together the entries of the kernel's maps; only the largest files are kept."""
 
@@ -99,6 +102,7 @@ class IoRowsBuilder:
         self._largest: dict[tuple[int, int, int], Rows] = {}
         self._files: dict[tuple[int, int, int], int] = {}
         self._spread: dict[tuple[int, int, int, int], npt.NDArray[np.int64]] = {}
+        self._opened: dict[tuple[int, int, int], npt.NDArray[np.int64]] = {}
 
     def add(self, keys: Rows, files: Rows) -> None:
         """Take some files: `FILE_KEY` and `FILE`, each of shape (n,)."""
@@ -111,6 +115,8 @@ class IoRowsBuilder:
             order = np.argsort(-rows["bytes"], kind="stable")
             self._largest[place] = rows[order[:TOP]]
             self._files[place] = self._files.get(place, 0) + len(own)
+            opened = [int(own["access"][name].sum()) for name in _OPENED]
+            self._opened[place] = self._opened.get(place, np.zeros(2, np.int64)) + opened
             self._count(place, SpreadKind.FILE_BYTES, own["access"]["bytes"])
             self._count(place, SpreadKind.FILE_OPENS, own["access"]["open_count"])
 
@@ -126,12 +132,26 @@ class IoRowsBuilder:
         epochs, ops, classes = (keys[name].tolist() for name in TOTAL_KEY.names or ())
         places = list(zip(epochs, ops, classes, strict=True))
         rows["file_count"] = [self._files.get(place, 0) for place in places]
+        self._class_opens(rows, places)
         for place, sizes in zip(places, totals["sizes"].astype(np.int64), strict=True):
             key = (*place, int(SpreadKind.CALL_BYTES))
             self._spread[key] = np.pad(sizes, (0, FILE_BUCKETS - SIZES))
         ordered = np.concatenate([rows, *self._largest.values()])
         order = np.lexsort((-ordered["bytes"], ordered["file"] != b"", ordered["epoch"]))
         return IoRows(ordered[order], self._spread_rows())
+
+    def _class_opens(self, rows: Rows, places: Sequence[tuple[int, int, int]]) -> None:
+        """Have opens and mappings count for the class that their file has at the end of the epoch.
+
+        A file may become data by what is read of it, after it was opened. Where files found no
+        room, nobody knows which opens were of theirs: all stay what they were as they came.
+        """
+        for epoch, op in {place[:2] for place in places}:
+            of = [row for row, place in enumerate(places) if place[:2] == (epoch, op)]
+            own = [self._opened.get(places[row], np.zeros(2, np.int64)) for row in of]
+            for name, opened in zip(_OPENED, np.transpose(own), strict=True):
+                if opened.sum() == rows[name][of].sum():
+                    rows[name][of] = opened
 
     def _count(
         self, place: tuple[int, int, int], of: SpreadKind, amounts: npt.NDArray[np.uint64]

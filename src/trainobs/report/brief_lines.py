@@ -229,6 +229,8 @@ def _checkpoints(summary: dict[str, Any]) -> Iterator[str]:
         where = "before the first step" if longest["step"] is None else f"in step {longest['step']}"
         written = longest["written_bytes"]
         wrote = "" if not written else f" and wrote {size(written)}"
+        if written is None and longest["write_ns"] is not None:
+            wrote = "; what it wrote is unknown, since not all of it was by calls"
         told += f"; the longest blocked for {duration(longest['blocking_ns'])} {where}{wrote}"
     yield told
 

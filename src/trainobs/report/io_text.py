@@ -110,8 +110,7 @@ def _classes(found: Mapping[str, Any]) -> Iterator[str]:
     heads = ("calls", "bytes", "each byte", "consecut.", "forward", "backward", "aligned")
     yield row("By kind of file", *heads, width=_LABEL)
     for one in found["classes"]:
-        is_doubted = found["unnamed_bytes"] is not None
-        if not one["count"] and (one["class"] != "data" or is_doubted):
+        if not one["count"] and (one["class"] != "data" or _is_doubted(found)):
             continue
         shares = (or_unknown(percent, one[how]) for how in ORDERS[1:])
         yield row(
@@ -130,6 +129,11 @@ def _classes(found: Mapping[str, Any]) -> Iterator[str]:
         "  ",
         "  ",
     )
+
+
+def _is_doubted(found: Mapping[str, Any]) -> bool:
+    """Whether more may have been read of training data than is known."""
+    return found["unnamed_bytes"] is not None or found["reads_unseen"]
 
 
 def _spreads(found: Mapping[str, Any]) -> Iterator[str]:
@@ -158,7 +162,7 @@ def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
         data = [one for one in epoch["classes"] if (one["op"], one["class"]) == ("read", "data")]
         name = _AHEAD if epoch["is_ahead"] else f"epoch {epoch['epoch']}"
         one, seconds = data[0] if data else None, epoch["seconds"]
-        if found["unnamed_bytes"] is not None:
+        if _is_doubted(found):
             least = f">= {size(one['bytes'])}" if one and one["bytes"] else "unknown"
             taken = or_unknown(lambda s: duration(1e9 * s), seconds)
             yield row(f"  {name}", taken, least, width=_LABEL)

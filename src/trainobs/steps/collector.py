@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.abi import RING, Op, Phase
+from trainobs.core.abi import RING, FileClass, Op, Phase
 from trainobs.core.catalogue import kernel_metrics, named_phase_metric, phase_metric
 from trainobs.core.cells import StepCells, Words
 from trainobs.core.coverage import BLOCK, FEEDS, Async, Coverage
@@ -43,6 +43,9 @@ _ASYNC_CALLS = {
     Async.URING: Cells("count", (Op.URING_ENTER,)),
     Async.AIO: Cells("count", (Op.AIO,)),
 }
+
+_MAPPED_WRITES = Cells("count", (Op.MAP_WRITE,), (FileClass.CHECKPOINT,))
+"""That a checkpoint is mapped to be written: from then on, calls do not tell what is written."""
 
 _Part = tuple[list[ClosedStep], Taken | None]
 
@@ -144,6 +147,7 @@ class Collector:
         self._metrics = [m for m in known if self._coverage.knows(m.programs)]
         self._formulas = Formulas(self._metrics)
         self._used = np.uint8(Async.URING if rings else 0)
+        self._maps = False  # whether a checkpoint has been mapped to be written
         self._own = own
         self._ring = None if kernel is None else Ring(kernel, own.tables if own else ())
         self._unchecked: list[int] = []
@@ -304,6 +308,10 @@ class Collector:
         columns = self._formulas.evaluate(cells)
         for metric in self._metrics if used.any() else ():
             columns[metric.name][used & self._coverage.doubts(metric.programs) > 0] = np.nan
+        mapped = np.logical_or.accumulate(_MAPPED_WRITES.total(cells) > 0) | self._maps
+        self._maps = bool(mapped[-1])
+        if self._maps and "io/checkpoint_write_bytes" in columns:
+            columns["io/checkpoint_write_bytes"][mapped] = np.nan
         if self._coverage.knows(BLOCK):
             columns["block/read_p99_ns"] = _slowest(latency)
         gone_since_ns = self._kernel.gone_since_ns() if self._kernel else None

@@ -38,6 +38,8 @@ FILES: tuple[Metric, ...] = (
         Cells("count", (Op.OPEN,), DATA),
         "Training-data files opened.",
         unit="calls",
+        blind="Of files that nobody named, opens before the file is data: by who loads nothing, or "
+        "to read and write before the first read.",
     ),
     kernel(
         "io/data_direct_read_bytes",
@@ -63,7 +65,8 @@ FILES: tuple[Metric, ...] = (
         "io/checkpoint_write_bytes",
         Cells("bytes", WRITES, CHECKPOINT),
         "Bytes of checkpoints handed to the kernel.",
-        blind="What another thread writes outside the checkpoint directories (AsyncCheckpointIO).",
+        blind="What another thread writes outside the checkpoint directories (AsyncCheckpointIO). "
+        "Unknown once one was mapped to be written: what is written so makes no call.",
     ),
     kernel(
         "io/checkpoint_write_ns",
@@ -159,6 +162,8 @@ FILES: tuple[Metric, ...] = (
         Cells("bytes", (Op.FAULT_FILL,), DATA),
         "Data pages brought into memory by faults of mapped files, and by madvise for them.",
         source="mm_filemap_add_to_page_cache",
+        blind="Of files that nobody named, those that may be run, or that the run has opened for "
+        "writing, until they are read by calls.",
     ),
     kernel(
         "cache/hint_bytes",

@@ -25,7 +25,7 @@ export function files(summary) {
       ["", "calls", "bytes", "each byte", "at a page", "opens", "mappings"],
       io.classes.map((one) => [name(one), quantity(one.count), size(one.bytes), times(one),
         one.aligned === null ? null : percent(one.aligned), quantity(one.open_count), quantity(one.mmap_count)])),
-    el("div", { class: "charts" }, orders(io.classes), data ? sizes(data) : null, ...epochs(io.epochs, io.unnamed_bytes !== null), data ? opens(data) : null),
+    el("div", { class: "charts" }, orders(io.classes), data ? sizes(data) : null, ...epochs(io.epochs, io.unnamed_bytes !== null || io.reads_unseen), data ? opens(data) : null),
     largest(io.files), io.epochs.length ? calls(io.epochs) : null, peers(io.peers), collectives(io.collectives));
 }
 
