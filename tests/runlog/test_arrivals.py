@@ -125,5 +125,17 @@ def test_lost_files_of_an_epoch_count_all_its_steps(tmp_path, monkeypatch):
     assert deliveries.settle({})["lost_steps"] == {"log of files": 20}
 
 
+def test_what_was_held_leaves_room_for_the_last_ones(log, monkeypatch):
+    """The disk takes them again as the run ends."""
+    sink, rows, run = log
+    monkeypatch.setattr(ArrivalsSink, "held_rows", 100)
+    monkeypatch.setattr(ArrivalsSink, "seal_rows", 50)
+    rows += [(0, seq, 10**15 + seq) for seq in range(100)]
+    sink.look()
+    rows += [(0, seq, 10**15 + seq) for seq in range(100, 150)]
+    sink.end({})
+    assert len(RunLog.open(run).ranks[0].arrivals()) == 150
+
+
 def refuse(*arguments: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")

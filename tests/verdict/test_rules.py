@@ -387,3 +387,14 @@ def test_nothing_is_replayed_where_the_run_computes_for_the_data_set_and_cpus_ar
     if who == "thread":
         assert why_no_replay(replace(facts, torch_threads=None), summed) is None
     assert why_no_replay(replace(facts, workers=2), summed) is None
+
+
+@pytest.mark.parametrize(("computed", "is_refused"), [(4, False), (7, True)])
+def test_a_process_beside_a_run_that_hardly_computes_leaves_it_predictable(computed, is_refused):
+    """As a monitor that the script starts: the data set sleeps for a tenth of the step or less."""
+    facts = replace(TWO_CPUS, usable_cpus=1.0, all_cpus=1.0, workers=0, torch_threads=1)
+    asleep = split(sleep=10) | {"loader__wait_ns": 10 * MS, "batch__sleep_ns": 10 * MS}
+    asleep |= {"sched__main_offcpu_ns": 10 * MS, "sched__others_cpu_ratio": 0.0}
+    used = {"sched__worker_cpu_ns": 0, "sched__thread_cpu_ns": 0}
+    (summed := SummedSteps()).add(columns(**asleep, **used, sched__child_cpu_ns=computed * MS))
+    assert bool(why_no_replay(facts, summed)) is is_refused

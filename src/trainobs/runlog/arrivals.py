@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,8 @@ class ArrivalsSink(RowSink):
 
     def end(self, summary: dict[str, object]) -> None:
         """Write the last ones."""
+        with suppress(OSError):
+            self.flush()  # what is held may leave no room for them
         self._keep(self._take(True))
         super().end(summary)
 

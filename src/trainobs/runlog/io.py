@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from trainobs.core.file_rows import NOTHING, IoRows
@@ -58,6 +59,8 @@ class IoSink(HoldingSink):
 
     def end(self, summary: dict[str, object]) -> None:
         """Write the last ones."""
+        with suppress(OSError):
+            self.flush()  # what is held may leave no room for them
         self._keep(self._take(True))
         super().end(summary)
 

@@ -36,6 +36,10 @@ from trainobs.verdict.verdict import Cause, Facts, Outcome, Verdict, VerdictKind
 HELPED = 0.2
 """Share of a data set's sleep in which others of the run may compute, that is no waiting alone."""
 
+HELPS = 0.05
+"""Share of the step that they have to compute for that: with less, a prediction that takes all of
+their work to go on beside the step is off by less than what is worth advice."""
+
 SIBLINGS = 0.05
 """Share of the CPUs from which on it is told that it is the same job that takes them."""
 
@@ -258,7 +262,8 @@ def _is_helped(mean: dict[str, float], facts: Facts) -> bool:
     slept, free = known(now.ns("batch/sleep_ns")), free_cpus(now)
     if facts.workers or free is None or slept < WORTH_SHOWING * now.parts.step:
         return False
-    return helpers_ns(now) >= HELPED * slept and cpus_used(now) >= FULL * free
+    helps = helpers_ns(now) >= max(HELPED * slept, HELPS * now.parts.step)
+    return helps and cpus_used(now) >= FULL * free
 
 
 def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
