@@ -39,7 +39,8 @@ def test_the_lowest_is_told_of_and_which_other_to_look_at(
     assert "STRAGGLER: rank 1 makes the others wait for 490 ms a step" in told
     told = " ".join(told.split())
     assert (
-        "of it; that rank: loader-bound: 500 ms a step, 50 % of it; see `report --rank 1`" in told
+        "of it; that rank: waiting for data 500 ms a step, and 1 ms on rank 0; see "
+        "`report --rank 1`" in told
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.samples import batch, info
+from trainobs.analysis.straggler_parts import longer, told
 from trainobs.analysis.summary import summarize
 from trainobs.report.page import render
 from trainobs.runlog.arrivals import ArrivalsSink
@@ -45,7 +46,8 @@ def test_on_one_node_the_straggler_is_told_by_arrival(job):
         "held_up_ns": SECOND / 4,
         "share": 0.25,
         "most_ratio": 1.0,
-        "verdict": None,
+        "longer": None,
+        "because": None,
     }
     assert summary["ranks"][0]["arrival_wait_ns"] == SECOND / 4
     assert summary["ranks"][1]["arrival_wait_ns"] == 0
@@ -64,7 +66,8 @@ def test_clocks_of_two_nodes_are_not_compared_but_what_ranks_waited_is(job):
         "steps": 0,
         "held_up_ns": 2.9e8,
         "share": 0.29,
-        "verdict": None,
+        "longer": None,
+        "because": None,
     }
     assert summary["ranks"][0]["arrival_wait_ns"] is None
     assert "  STRAGGLER: rank 1 makes the others wait for 290 ms a step" in render(summary)
@@ -100,3 +103,42 @@ def test_of_ranks_without_times_nobody_is_the_straggler(tmp_path, second):
     summary = summarize(RunLog.open(tmp_path / "run"))
     assert summary["straggler"] == {"known": False, "by": None, "rank": None, "steps": 0}
     assert render(summary)
+
+
+@pytest.mark.parametrize(
+    ("late", "because"),
+    [
+        ({"loader__wait_ns": 4e8}, "waiting for data 400 ms a step, and 10 ms on rank 0"),
+        (
+            {"sched__forward_sleep_ns": 3e8},
+            "asleep, cause unknown 300 ms a step, and 0 ns on rank 0",
+        ),
+        # Both lack CPUs for most of the step, as its verdict would say.
+        ({"sched__work_offcpu_ns": 5e8}, "on a CPU 490 ms a step, and 190 ms on rank 0"),
+        (
+            {"sched__work_runqueue_ns": 9e8},
+            "ready to run, no CPU free 900 ms a step, and 500 ms on rank 0",
+        ),
+        ({"loader__wait_ns": 1e8, "phase__checkpoint_ns": 9e7}, None),  # two parts
+        ({}, None),
+    ],
+)
+def test_a_rank_is_late_by_what_it_takes_longer_for_than_another(tmp_path, late, because):
+    usual = {
+        "step__duration_ns": SECOND,
+        "loader__wait_ns": 1e7,
+        "phase__checkpoint_ns": 0.0,
+        "phase__validation_ns": 0.0,
+        "sched__forward_sleep_ns": 0.0,
+        "sched__work_offcpu_ns": 8e8,
+        "sched__work_runqueue_ns": 5e8,
+        "sched__work_iowait_ns": 0.0,
+    }
+    for rank, own in enumerate((usual, usual | late)):
+        sink = RunLogSink(tmp_path / "run", rank)
+        sink.begin(info(rank=rank, world_size=2, host={"hostname": "a"}))
+        sink.write(batch(range(5), **{name: [value] * 5 for name, value in own.items()}))
+        sink.end({})
+    ranks = RunLog.open(tmp_path / "run").ranks
+    found = longer(ranks[1], ranks[0], 2.5e8)
+    assert (found and told(found, 0)) == because

@@ -51,6 +51,16 @@ def test_the_rank_that_the_others_wait_for_is_found_with_what_it_costs():
     }
 
 
+def test_what_ranks_that_meet_every_fourth_step_wait_is_told_of_a_step():
+    starts = (np.arange(16) + 1) * 100 * MS
+    at = starts[::4, None] + 50 * MS + np.array([0, 200, 10]) * MS
+    late = lateness(at.astype(np.int64), starts, 100 * MS)
+    often = 4 / 13  # from the first step with a meeting to the last
+    assert late["straggler"] == 1
+    assert late["held_up_ns"] == pytest.approx([0, 190 * MS * often, 0])
+    assert late["wait_ns"] == pytest.approx([200 * MS * often, 0, 190 * MS * often])
+
+
 @pytest.mark.parametrize(
     "late",
     [

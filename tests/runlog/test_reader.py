@@ -162,7 +162,8 @@ def test_nothing_there_says_what_is(tmp_path, write_run):
     assert found(tmp_path / "file") == "a file, where a directory was expected"
     only_rank_1 = write_run(rank=1)
     assert found(only_rank_1) == (
-        "no run.json: rank 0, which writes it, was killed as it began, or is elsewhere"
+        "no run.json: rank 0, which writes it, did not observe its training, was killed as it "
+        "began, or is elsewhere"
     )
 
 

@@ -24,9 +24,10 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
     """Steps and waits of every rank, and who made whom wait.
 
     Returns:
-        `ranks`: rank -> `host`, `steps`, `p50_ns` and `p95_ns` of the step, mean of `backward_ns`
-        and of `wait_ns` (as the rank's own kernel counted it), and by arrival at the collectives
-        `most_ratio`, `arrival_wait_ns` and `held_up_ns`; None where unknown.
+        `ranks`: rank -> `host`, `steps`, `p50_ns`, `p95_ns` and `mean_ns` (without the first) of
+        the step, mean of `backward_ns` and of `wait_ns` (as the rank's own kernel counted it), and
+        by arrival at the collectives `most_ratio`, `arrival_wait_ns` and `held_up_ns`; None where
+        unknown.
         `straggler`: None for a single rank; else `known`, whether it can be told; `by`
         ("arrival" or "waiting"); `rank`, None if nobody is one; `steps` compared; and of the
         straggler `held_up_ns`, `share` of the step and `most_ratio`.
@@ -44,11 +45,19 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
         met = meetings([ranks[number].arrivals() for number in trained])
         late = lateness(met, first.start_ns()[first.step() != SETUP], step_ns)
         if late:
-            return {"ranks": rows, "straggler": _by_arrival(rows, trained, late, step_ns)}
-    return {"ranks": rows, "straggler": _by_waiting(rows, trained, step_ns)}
+            return {"ranks": rows, "straggler": _of_steps(rows, _by_arrival(rows, trained, late))}
+    return {"ranks": rows, "straggler": _of_steps(rows, _by_waiting(rows, trained, step_ns))}
 
 
 _UNKNOWN: Row = {"known": False, "by": None, "rank": None, "steps": 0}
+
+
+def _of_steps(rows: Mapping[int, Row], found: Row) -> Row:
+    """With the share of the mean step: where ranks meet in some steps only, others are short."""
+    if found["rank"] is not None:
+        means = [row["mean_ns"] for row in rows.values() if row["mean_ns"] is not None]
+        found["share"] = found["held_up_ns"] / float(np.median(means))
+    return found
 
 
 def _row(log: RankLog) -> Row:
@@ -62,6 +71,7 @@ def _row(log: RankLog) -> Row:
         "steps": int(training.sum()),
         "p50_ns": p50,
         "p95_ns": p95,
+        "mean_ns": _mean(steps[1:] if steps.size > 1 else steps),
         "backward_ns": _mean(backward),
         "wait_ns": _mean(wait),
         "most_ratio": None,
@@ -75,7 +85,7 @@ def _mean(values: npt.NDArray[np.float64]) -> float | None:
     return float(values.mean()) if values.size else None
 
 
-def _by_arrival(rows: Mapping[int, Row], trained: Sequence[int], late: Row, step_ns: float) -> Row:
+def _by_arrival(rows: Mapping[int, Row], trained: Sequence[int], late: Row) -> Row:
     for index, number in enumerate(trained):
         rows[number]["most_ratio"] = late["most_ratio"][index]
         rows[number]["arrival_wait_ns"] = late["wait_ns"][index]
@@ -83,9 +93,8 @@ def _by_arrival(rows: Mapping[int, Row], trained: Sequence[int], late: Row, step
     found: Row = {"known": True, "by": "arrival", "rank": None, "steps": late["steps"]}
     if late["straggler"] is not None:
         number = trained[late["straggler"]]
-        held_up = rows[number]["held_up_ns"]
-        found |= {"rank": number, "held_up_ns": held_up, "share": held_up / step_ns}
-        found["most_ratio"] = rows[number]["most_ratio"]
+        found |= {name: rows[number][name] for name in ("held_up_ns", "most_ratio")}
+        found["rank"] = number
     return found
 
 
@@ -97,5 +106,5 @@ def _by_waiting(rows: Mapping[int, Row], trained: Sequence[int], step_ns: float)
     index = by_waiting(waits, step_ns)
     if index is not None:
         held_up = min(wait for i, wait in enumerate(waits) if i != index) - waits[index]
-        found |= {"rank": trained[index], "held_up_ns": held_up, "share": held_up / step_ns}
+        found |= {"rank": trained[index], "held_up_ns": held_up}
     return found

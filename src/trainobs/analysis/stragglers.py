@@ -56,7 +56,8 @@ def meetings(arrivals: Sequence[Arrivals]) -> Longs:
 def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> dict[str, Any] | None:
     """Who held up whom, from `meetings`.
 
-    Times are medians over steps, since a rank that stalls once is no straggler.
+    Times are medians over steps with meetings, since a rank that stalls once is no straggler, and
+    are spread over the steps between where ranks meet in some steps only.
 
     Args:
         met: when each rank came; shape (meetings, ranks).
@@ -78,7 +79,9 @@ def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> dict[str, Any] | N
     held_up, wait = np.zeros((2, len(known), met.shape[1]))
     np.add.at(held_up, (row, met.argmax(axis=1)), ordered[:, -1] - ordered[:, -2])
     np.add.at(wait, row, ordered[:, -1:] - met)
-    typical = np.median(held_up, axis=0)
+    # Of ranks that meet every so many steps, a step waits for so much less.
+    often = len(known) / (known[-1] - known[0] + 1)
+    typical = np.median(held_up, axis=0) * often
     worst = int(typical.argmax())
     most = held_up.argmax(axis=1)
     most_ratio = [float((most == rank).mean()) for rank in range(met.shape[1])]
@@ -87,7 +90,7 @@ def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> dict[str, Any] | N
     return {
         "steps": len(known),
         "most_ratio": most_ratio,
-        "wait_ns": np.median(wait, axis=0).tolist(),
+        "wait_ns": (np.median(wait, axis=0) * often).tolist(),
         "held_up_ns": typical.tolist(),
         "straggler": worst if is_straggler else None,
     }

@@ -22,10 +22,11 @@ from trainobs.analysis.metric_statistics import MetricStatistics, Statistics
 from trainobs.analysis.own_cost import own_cpu_ratio, training_ns
 from trainobs.analysis.ranks import COMPARED, compare
 from trainobs.analysis.step_time import newest_step, step_time
+from trainobs.analysis.straggler_parts import longer, told
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
 from trainobs.analysis.unnamed_reads import unnamed_bytes
-from trainobs.analysis.verdicts import AllSteps, sentence_on
+from trainobs.analysis.verdicts import AllSteps
 from trainobs.analysis.would_help import judged
 from trainobs.core.catalogue import CATALOGUE, METRICS, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
@@ -135,7 +136,14 @@ def _compared(run: RunLog) -> dict[str, Any]:
     found = compare(run.ranks)
     late = (found["straggler"] or {}).get("rank")
     if late is not None:
-        found["straggler"]["verdict"] = sentence_on(run, late)
+        waits = {
+            rank: row["wait_ns"] if row["arrival_wait_ns"] is None else row["arrival_wait_ns"]
+            for rank, row in found["ranks"].items()
+            if rank != late and row["steps"]
+        }
+        other = max(waits, key=lambda rank: waits[rank] or 0.0)
+        part = longer(run.ranks[late], run.ranks[other], found["straggler"]["held_up_ns"])
+        found["straggler"] |= {"longer": part, "because": part and told(part, other)}
     return found
 
 

@@ -48,13 +48,6 @@ def verdicts(run: RunLog, steps: Steps, replay: Replay | None) -> dict[str, Any]
     return {"run": whole, "epochs": of_epochs}
 
 
-def sentence_on(run: RunLog, rank: int) -> str | None:
-    """The verdict on another rank, in one sentence; None without one."""
-    other = run.of(rank)
-    verdict = judge(summed_steps(other.rank).run, _facts(other))
-    return None if verdict.kind is None else sentence(verdict)
-
-
 class Steps(NamedTuple):
     """The steps of a rank, as verdicts take them."""
 

@@ -50,8 +50,8 @@ def late_because(summary: Mapping[str, Any]) -> Iterator[str]:
     """What is found of the straggler, unless all else is about it anyway."""
     found = summary["straggler"]
     if found["rank"] not in (None, summary["rank"]):
-        if found["verdict"]:
-            yield f"that rank: {found['verdict']}"
+        if found["because"]:
+            yield f"that rank: {found['because']}"
         yield f"see `report --rank {found['rank']}`"
 
 
