@@ -362,33 +362,6 @@ def test_workers_cannot_live_on_without_their_loader(monkeypatch, made_anew, tol
     assert tried == told
 
 
-@pytest.mark.parametrize(
-    ("who", "computed", "others", "is_refused"),
-    [
-        ("thread", 400, 0.5, True),  # of 499 ms, with the training thread's 99 all that is left
-        ("thread", 400, 0.0, False),
-        ("thread", 90, 0.9, False),  # torch's own may have, beside the step
-        ("child", 400, 0.5, True),
-        ("child", 400, 0.0, False),
-        ("child", 100, 0.9, True),  # it may be what the data set sleeps for
-        ("child", 60, 0.9, False),  # 15 % of the sleep
-    ],
-)
-def test_nothing_is_replayed_where_the_run_computes_for_the_data_set_and_cpus_are_short(
-    who, computed, others, is_refused
-):
-    facts = replace(TWO_CPUS, workers=0, torch_threads=2)
-    asleep = split(sleep=400) | {"loader__wait_ns": 400 * MS, "batch__sleep_ns": 400 * MS}
-    asleep |= {"sched__main_offcpu_ns": 400 * MS, "sched__others_cpu_ratio": others}
-    used = dict.fromkeys(("sched__worker_cpu_ns", "sched__child_cpu_ns", "sched__thread_cpu_ns"), 0)
-    summed = SummedSteps()
-    summed.add(columns(**asleep, **used | {f"sched__{who}_cpu_ns": computed * MS}))
-    assert bool(why_no_replay(facts, summed)) is is_refused
-    if who == "thread":
-        assert why_no_replay(replace(facts, torch_threads=None), summed) is None
-    assert why_no_replay(replace(facts, workers=2), summed) is None
-
-
 @pytest.mark.parametrize(("computed", "is_refused"), [(4, False), (7, True)])
 def test_a_process_beside_a_run_that_hardly_computes_leaves_it_predictable(computed, is_refused):
     """As a monitor that the script starts: the data set sleeps for a tenth of the step or less."""

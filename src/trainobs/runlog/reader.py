@@ -170,8 +170,8 @@ def _what_is_there(path: Path) -> str:
         return "a file, where a directory was expected"
     if names.ranks(path):
         return (
-            f"no {names.RUN_FILE}: rank 0, which writes it, did not observe its training, was killed "
-            "as it began, or is elsewhere"
+            f"no {names.RUN_FILE}: rank 0, which writes it, did not observe its training, was "
+            "killed as it began, or is elsewhere"
         )
     return f"no {names.RUN_FILE} of trainobs in it, nor four levels below"
 

@@ -185,6 +185,20 @@ def handed_over(now: Situation) -> float:
     return max(0.0, min(took, computed))
 
 
+def asleep_for_nobody(now: Situation) -> float:
+    """How long the training thread surely slept in its wait for batches that were made.
+
+    No want of a CPU, no lock, and no work of a worker explains it: a sampler may sleep there, or
+    what is around the loader.
+    """
+    queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
+    explained = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
+    explained += now.parts.loader_interpreter + _handing(now) + _kept(now)
+    own = known(now.ns(names.LOADER) - now.ns(names.WAITED_OFF_CPU))
+    slept = known(now.ns(names.HANDOVER)) - known(now.ns(names.START)) - max(0.0, own)
+    return max(0.0, slept - explained)
+
+
 def _handing(now: Situation) -> float:
     """CPU time of workers beside what they, or threads that they wait for, compute for batches."""
     beside = known(now.ns("sched/worker_cpu_ns") - now.ns(kept.MADE))
