@@ -49,6 +49,16 @@ def test_the_time_of_a_step_is_what_can_be_worked_out(expected, changed):
     assert step_ms(run(**changed)) == pytest.approx(expected, rel=0.03)
 
 
+def test_what_the_training_thread_computes_in_its_wait_may_stay_without_workers():
+    """A hand-over of 40 ms ends with the workers, and a sampler of 40 ms does not."""
+    none = np.zeros(STEPS)
+    now = run(workers=2, make_cpu=none + 2 * MS, receive=40 * MS, step=none + 60 * MS)
+    least, most = (step_ms(one) for one in with_changes(now, [Change("workers", 0)]))
+    assert least == pytest.approx(20 + 2, rel=0.03)
+    assert most == pytest.approx((20 + 2 + 40) * SLOWER, rel=0.03)
+    assert replay(now).predict([Change("workers", 0)]).gain[0] < 1.0
+
+
 def test_of_an_unknown_device_both_models_are_right_about_one_worker_and_differ_about_many():
     reads = run(make_device=BUSY, make_cpu=np.zeros(STEPS), cpu=np.zeros(STEPS) + MS)
     assert step_ms(reads, shared=True) == pytest.approx(step_ms(reads, shared=False))

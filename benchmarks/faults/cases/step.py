@@ -79,7 +79,7 @@ _FORWARD = (
     fault(
         "python_thread",
         "a thread that computes in Python beside the loop",
-        because("COMPUTE", "INTERPRETER"),
+        because("COMPUTE", "INTERPRETER") + because("LOADER", "INTERPRETER"),
         beside="computes",
         remedy={"beside": ""},
     ),

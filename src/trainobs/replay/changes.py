@@ -119,7 +119,10 @@ def _workers(trace: Trace, value: float) -> tuple[Trace, ...]:
         parts = ("feed", "feed_cpu", "feed_held", "receive", "start")
         gone: dict[str, Any] = dict.fromkeys(parts, 0.0)
         alone = replace(trace, workers=0, **gone)
-        return alone, _slower(alone)  # each step finds the caches as a batch has left them
+        # What the training thread computes in the wait may be no hand-over (a sampler), and stays;
+        # and each step finds the caches as a batch has left them.
+        stays = replace(alone, make_cpu=trace.make_cpu + trace.receive)
+        return alone, _slower(stays)
     if trace.workers:
         start = trace.start * count / trace.workers
         more = replace(trace, workers=count, start=start)
