@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.samples import batch, info
@@ -120,6 +121,7 @@ def test_of_ranks_without_times_nobody_is_the_straggler(tmp_path, second):
             "ready to run, no CPU free 900 ms a step, and 500 ms on rank 0",
         ),
         ({"loader__wait_ns": 1e8, "phase__checkpoint_ns": 9e7}, None),  # two parts
+        ({"sched__forward_sleep_ns": [9e9, 0, 0, 0, 0]}, None),  # it stalled once
         ({}, None),
     ],
 )
@@ -137,7 +139,7 @@ def test_a_rank_is_late_by_what_it_takes_longer_for_than_another(tmp_path, late,
     for rank, own in enumerate((usual, usual | late)):
         sink = RunLogSink(tmp_path / "run", rank)
         sink.begin(info(rank=rank, world_size=2, host={"hostname": "a"}))
-        sink.write(batch(range(5), **{name: [value] * 5 for name, value in own.items()}))
+        sink.write(batch(range(5), **{name: np.broadcast_to(ns, 5) for name, ns in own.items()}))
         sink.end({})
     ranks = RunLog.open(tmp_path / "run").ranks
     found = longer(ranks[1], ranks[0], 2.5e8)

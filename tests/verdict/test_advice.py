@@ -95,9 +95,9 @@ def test_each_change_that_is_advised_says_whether_a_replay_takes_it():
     )
     facts = replace(TWO_CPUS, quota=True, tensors=40, others_wait_ns={1: 0.0})
     summed = SummedSteps()
-    summed.add(columns())
+    summed.add(columns(batch__handed_bytes=0.0))
     now = Situation(summed.mean(), parts_of(summed.mean(), facts), facts, replay)
-    given = [advice._fewer_tensors(now)]
+    given = list(advice._fewer_tensors(now))
     for kind in VerdictKind:
         for cause in (None, *Cause):
             given += advice._replayed(kind, cause, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.verdict.constructed import MS, SPLIT, TWO_CPUS, WAITING, split, verdict_on
@@ -75,11 +76,32 @@ def test_a_sampler_that_computes_a_little_is_no_hand_over():
 def test_tensors_that_are_taken_over_one_by_one_are_no_sampler(tensors, cause):
     late = split(handover=100) | {"batch__made_compute_ns": 4 * MS}
     computed = {"sched__worker_cpu_ns": 40 * MS, "sched__wait_offcpu_ns": 30 * MS}
-    verdict = verdict_on(replace(TWO_CPUS, tensors=tensors), **late, **computed)
+    size = {"batch__handed_bytes": 1e6}
+    verdict = verdict_on(replace(TWO_CPUS, tensors=tensors), **late, **computed, **size)
     assert verdict.cause is cause
     if cause is Cause.HANDOVER:
         assert verdict.advice.change == {"tensors_per_batch": 1}
         assert "1400 tensors of a batch" in verdict.advice.text
+
+
+@pytest.mark.parametrize(
+    ("tensors", "handed_bytes", "told"),
+    [
+        (90, 1e6, True),
+        (90, 96e6, False),  # its bytes may take all of it, in however many tensors
+        (90, np.nan, False),
+        (9, 1e6, False),  # each took 10 ms, which is more than it needs
+        (2, 1e6, False),
+    ],
+)
+def test_fewer_tensors_are_advised_where_they_surely_cost(tensors, handed_bytes, told):
+    late = split(handover=100) | {"batch__made_compute_ns": 4 * MS}
+    computed = {"sched__worker_cpu_ns": 99 * MS, "sched__wait_offcpu_ns": 97 * MS}
+    facts = replace(TWO_CPUS, tensors=tensors)
+    verdict = verdict_on(facts, **late, **computed, batch__handed_bytes=handed_bytes)
+    assert verdict.cause is Cause.HANDOVER
+    advised = verdict.advice is not None and verdict.advice.change == {"tensors_per_batch": 1}
+    assert advised is told
 
 
 def test_a_worker_that_computes_hands_over_late_which_is_no_hand_over():

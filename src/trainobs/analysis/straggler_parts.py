@@ -46,8 +46,8 @@ def longer(late: RankLog, other: RankLog, held_up_ns: float) -> dict[str, Any] |
         held_up_ns: how long they wait for it in a step.
 
     Returns:
-        `part`, in words; `ns`, what it takes in a step of the rank that is late, on average, the
-        first left out; `other_ns`, the same of the other.
+        `part`, in words; `ns`, what it takes in a step of the rank that is late, in the median, as
+        a rank that stalls once is no straggler; `other_ns`, the same of the other.
     """
     own, others = _parts(late), _parts(other)
     more = {part: own[part] - others[part] for part in own if part in others}
@@ -64,15 +64,16 @@ def told(found: Mapping[str, Any], other: int) -> str:
 
 
 def _parts(log: RankLog) -> dict[str, float]:
-    """The mean of each part that is known of a rank."""
-    training = np.flatnonzero(log.step() != SETUP)[1:]
+    """The median of each part that is known of a rank."""
+    training = log.step() != SETUP
     columns = {name: column[training] for name, column in log.metrics(_NAMES).items()}
     known = {name: column for name, column in columns.items() if np.isfinite(column).any()}
-    mean = {name: float(np.nanmean(column)) for name, column in known.items()}
     found = {}
     for part, names in PARTS.items():
-        if any(name in mean for name in names):
-            found[part] = sum(mean.get(name, 0.0) for name in names)
-    if {STEP, _OFF} <= mean.keys():
-        found[_ON_CPU] = mean[STEP] - mean[_OFF] - sum(mean.get(name, 0.0) for name in _APART)
-    return found
+        there = [known[name] for name in names if name in known]
+        if there:
+            found[part] = np.nansum(there, axis=0)
+    if {STEP, _OFF} <= known.keys():
+        apart = np.nansum([known[name] for name in _APART if name in known], axis=0)
+        found[_ON_CPU] = known[STEP] - known[_OFF] - apart
+    return {part: float(np.nanmedian(column)) for part, column in found.items()}

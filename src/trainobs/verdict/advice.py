@@ -7,7 +7,7 @@ from math import inf, isnan
 from typing import TypeVar
 
 from trainobs.core.text import gained
-from trainobs.replay.changes import MOST_WORKERS, Change
+from trainobs.replay.changes import HAND_NS_PER_BYTE, MOST_WORKERS, Change
 from trainobs.replay.predict import Replay
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.causes import handed_over, kernels_share
@@ -37,6 +37,10 @@ MEMORY = 0.5
 MANY_TENSORS = 8
 """Tensors in a batch from which on there are fewer to make of them."""
 
+MOST_TENSOR_NS = 1e6
+"""What handing a tensor over is taken to cost at most, beside what its bytes may (140 to 450 us, on
+a busy machine): these are as many in fewer tensors."""
+
 MADE_ONCE = "make the loader once, before the loop, with persistent_workers=True"
 """For workers to live on, their loader has to."""
 
@@ -49,8 +53,8 @@ def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> Advice | N
     found = list(_replayed(kind, cause, now))
     replayed = {name for advice in found for name in advice.change}
     found += [one for one in _by_share(kind, cause, now) if not replayed & one.change.keys()]
-    if cause is Cause.HANDOVER and (now.facts.tensors or 0) >= MANY_TENSORS:
-        found.append(_fewer_tensors(now))
+    if cause is Cause.HANDOVER:
+        found += _fewer_tensors(now)
     sure = [advice for advice in found if advice.gain[0] >= LEAST]
     return next(iter(in_order(sure, lambda one: one.change, lambda one: one.gain)), None)
 
@@ -175,11 +179,15 @@ def _by_share(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
     yield Advice(text, (1 / (1 - least * share), None), dict(change))
 
 
-def _fewer_tensors(now: Situation) -> Advice:
+def _fewer_tensors(now: Situation) -> _Found:
     """Each is handed over by itself, whatever its size: a socket, a descriptor, a mapping."""
-    share = min(0.99, handed_over(now) / now.parts.step)
-    text = f"put what is in the {now.facts.tensors} tensors of a batch into a few"
-    return Advice(text, (1 / (1 - PART * share), None), {"tensors_per_batch": 1})
+    tensors, size = now.facts.tensors or 0, now.ns("batch/handed_bytes")
+    if tensors < MANY_TENSORS or isnan(size):
+        return
+    handed = min(handed_over(now), MOST_TENSOR_NS * tensors) - HAND_NS_PER_BYTE[1] * size
+    share = min(0.99, max(0.0, handed) / now.parts.step)
+    text = f"put what is in the {tensors} tensors of a batch into a few"
+    yield Advice(text, (1 / (1 - PART * share), None), {"tensors_per_batch": 1})
 
 
 def _part(kind: VerdictKind) -> Callable[[Situation], float]:

@@ -174,15 +174,10 @@ def handed_over(now: Situation) -> float:
     training thread that does more, or sleeps, though the batch is made, may do so in a sampler, or
     around the loader.
     """
-    queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
-    lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
-    lacked += now.parts.loader_interpreter
-    took = known(now.ns(names.HANDOVER)) - known(now.ns(names.START)) - lacked
-    own = known(now.ns(names.LOADER) - now.ns(names.WAITED_OFF_CPU))
     handing = _handing(now)
-    taking = min(max(handing, _tensors_ns(now)), max(0.0, own))
+    taking = min(max(handing, _tensors_ns(now)), _own(now))
     computed = handing + taking + max(0.0, asleep.used_in_wait(now))
-    return max(0.0, min(took, computed))
+    return max(0.0, min(_made_and_not_taken(now), computed))
 
 
 def asleep_for_nobody(now: Situation) -> float:
@@ -191,12 +186,20 @@ def asleep_for_nobody(now: Situation) -> float:
     No want of a CPU, no lock, and no work of a worker explains it: a sampler may sleep there, or
     what is around the loader.
     """
+    return max(0.0, _made_and_not_taken(now) - _own(now) - _handing(now) - _kept(now))
+
+
+def _made_and_not_taken(now: Situation) -> float:
+    """The wait for batches that are made, but for want of CPUs and the interpreter's lock."""
     queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
-    explained = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
-    explained += now.parts.loader_interpreter + _handing(now) + _kept(now)
-    own = known(now.ns(names.LOADER) - now.ns(names.WAITED_OFF_CPU))
-    slept = known(now.ns(names.HANDOVER)) - known(now.ns(names.START)) - max(0.0, own)
-    return max(0.0, slept - explained)
+    lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
+    lacked += now.parts.loader_interpreter
+    return known(now.ns(names.HANDOVER)) - known(now.ns(names.START)) - lacked
+
+
+def _own(now: Situation) -> float:
+    """CPU time of the training thread in its wait for the loader."""
+    return max(0.0, known(now.ns(names.LOADER) - now.ns(names.WAITED_OFF_CPU)))
 
 
 def _handing(now: Situation) -> float:
@@ -238,11 +241,7 @@ def _tensors_ns(now: Situation) -> float:
 
 _FETCHED = (names.WAITED_OFF_CPU,)
 
-_CONTENTION = (
-    "sched/thread_runqueue_ns",
-    "sched/worker_runqueue_ns",
-    "sched/others_cpu_ratio",
-)
+_CONTENTION = ("sched/thread_runqueue_ns", "sched/worker_runqueue_ns", "sched/others_cpu_ratio")
 
 
 def _split(now: Situation) -> Candidates:
