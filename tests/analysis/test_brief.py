@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.analysis.runs import (
-    LOADER,
     RUNS,
     busy,
     compute_bound,
@@ -204,23 +203,6 @@ def test_a_loader_bound_run_word_for_word(made):
         "",
         "More: `trainobs report runs/one --full`, `--html FILE`, `tensorboard --logdir runs/one`",
     ]
-
-
-@pytest.mark.parametrize(
-    ("tensors", "handed_ms", "told"),
-    [(40, 8, True), (40, 1, False), (2, 8, False), (None, 8, False)],
-)
-def test_many_tensors_are_told_of_where_their_hand_over_is_waited_for(
-    tmp_path, tensors, handed_ms, told
-):
-    run = loader_bound(tmp_path / "r", loaders=[{**LOADER, "tensors_per_batch": tensors}])
-    summary = summary_of(run)
-    summary["step"]["waited"] |= {
-        "loader/handover_ns": handed_ms * MS,
-        "loader/compute_ns": (9.5 - handed_ms) * MS,
-    }
-    line = "  a batch has 40 tensors, and each is handed over by itself"
-    assert (line in brief.render(summary, NOW).splitlines()) == told
 
 
 def test_shares_of_the_step_are_those_of_the_verdict(made):

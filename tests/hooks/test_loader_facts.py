@@ -112,10 +112,10 @@ def test_loaders_that_are_set_up_alike_tell_the_fewest(features):
     assert [(one["objects"], one[TENSORS]) for one in pair.watch.info.loaders] == [(2, 3)]
 
 
-def test_a_loader_with_workers_tells_how_many_tensors_they_hand_over():
+def test_a_loader_tells_how_many_tensors_a_batch_has():
     pair = Pair()
     for features, workers in ((5, 1), (7, 0)):
         list(DataLoader(Features(features), 2, num_workers=workers))
     pair.watch.close()
     noted = [(one["workers"], one[TENSORS]) for one in pair.watch.info.loaders]
-    assert noted == [(1, 6), (0, None)]  # torch makes one of the numbers
+    assert noted == [(1, 6), (0, 8)]  # torch makes one of the numbers

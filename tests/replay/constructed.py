@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainobs.replay.handover import NO_DRAW, NOTHING
 from trainobs.replay.predict import Replay
 from trainobs.replay.simulate import simulate
 from trainobs.replay.trace import Trace
@@ -30,10 +31,9 @@ def run(**changed: object) -> Trace:
         "start": 0.0,
         "other_start": (0.0, 0.0),
         "has_new_workers": True,
-        "receive": 0.0,
-        "feed": 0.0,
-        "feed_cpu": 0.0,
-        "feed_held": 0.0,
+        "hand": NOTHING,
+        "draw": NO_DRAW,
+        "tensors": 2,
         "workers": 1,
         "prefetch": 2,
         "cpus": 4.0,

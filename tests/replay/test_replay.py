@@ -9,16 +9,16 @@ import pytest
 
 from tests.replay.constructed import MS, STEPS, replay, run, step_ms
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import (
-    KNOWN,
-    SLOWER,
-    SYNCHRONIZING,
-    Change,
-    with_changes,
-)
+from trainobs.replay.changes import KNOWN, SYNCHRONIZING, Change, with_changes
+from trainobs.replay.handover import Draw, Handover
 from trainobs.replay.parsing import examples, parse
+from trainobs.replay.workers import SLOWER
 
 BUSY = np.zeros(STEPS) + 30 * MS
+
+
+SLOW_SAMPLER = Draw(cpu=3 * MS, away=2 * MS)
+"""A sampler that takes 5 ms a batch."""
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,11 @@ BUSY = np.zeros(STEPS) + 30 * MS
         (25, {"cpus": 2.0, "workers": 4}),  # 50 ms of CPU time on two
         (35, {"side": 3.0}),  # four threads on four CPUs, beside the worker
         (40, {"side": 3.0, "cpus": 2.0, "make_cpu": np.zeros(STEPS)}),  # 80 ms on two
-        (35, {"feed": 5 * MS, "prefetch": 1}),  # nothing else to make meanwhile
-        (30, {"feed": 5 * MS}),  # on its way while the next one is made
+        (25, {"draw": SLOW_SAMPLER, "workers": 2}),  # by the training thread, one after another
+        (55, {"draw": SLOW_SAMPLER, "workers": 0}),
+        (27, {"hand": Handover(receive=3 * MS, away=4 * MS), "workers": 2}),
+        (35, {"hand": Handover(feed=5 * MS), "prefetch": 1}),  # nothing else to make meanwhile
+        (30, {"hand": Handover(feed=5 * MS)}),  # on its way while the next one is made
         (30, {"away": np.zeros(STEPS) + 5 * MS}),
         (35, {"away": np.zeros(STEPS) + 15 * MS}),
         (60, {"make_device": BUSY}),
@@ -52,11 +55,53 @@ def test_the_time_of_a_step_is_what_can_be_worked_out(expected, changed):
 def test_what_the_training_thread_computes_in_its_wait_may_stay_without_workers():
     """A hand-over of 40 ms ends with the workers, and a sampler of 40 ms does not."""
     none = np.zeros(STEPS)
-    now = run(workers=2, make_cpu=none + 2 * MS, receive=40 * MS, step=none + 60 * MS)
+    now = run(
+        workers=2, make_cpu=none + 2 * MS, hand=Handover(receive=40 * MS), step=none + 60 * MS
+    )
     least, most = (step_ms(one) for one in with_changes(now, [Change("workers", 0)]))
     assert least == pytest.approx(20 + 2, rel=0.03)
     assert most == pytest.approx((20 + 2 + 40) * SLOWER, rel=0.03)
     assert replay(now).predict([Change("workers", 0)]).gain[0] < 1.0
+
+
+def test_what_the_tensors_of_a_batch_need_ends_with_the_workers():
+    none, hand = (
+        np.zeros(STEPS),
+        Handover(receive=6 * MS, tensors=5 * MS, away=9 * MS, answered=8 * MS),
+    )
+    now = run(make_cpu=none + 2 * MS, hand=hand, tensors=20, step=none + 35 * MS)
+    least, most = (step_ms(one) for one in with_changes(now, [Change("workers", 0)]))
+    assert least == pytest.approx(20 + 0.4, rel=0.01), "nor is memory shared, 80 us a tensor"
+    assert most == pytest.approx(SLOWER * (20 + 2 + 1) + 1, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "most"),
+    [
+        (2, 30 * SLOWER),  # the worker is slower than the step
+        (40, 20 + 2 + 38 * 0.25 + 38 * 0.3 + 30),  # and answers nothing while it makes a batch
+    ],
+)
+def test_workers_that_are_new_hand_over_each_tensor(tensors, most):
+    now = run(workers=0, tensors=tensors, handed_bytes=0.0, step=np.zeros(STEPS) + 50 * MS)
+    found = [step_ms(one) for one in with_changes(now, [Change("workers", 1)])]
+    assert max(found) == pytest.approx(most, rel=0.03)
+
+
+@pytest.mark.parametrize(("workers", "least", "most"), [(4, 26, 38), (1, 26, 68)])
+def test_answers_may_come_earlier_or_later_with_another_number_of_workers(workers, least, most):
+    hand = Handover(receive=6 * MS, away=9 * MS)
+    now = run(workers=2, hand=hand, step=np.zeros(STEPS) + 35 * MS)
+    found = [step_ms(one) for one in with_changes(now, [Change("workers", workers)])]
+    assert min(found) <= least + 5
+    assert max(found) == pytest.approx(most, rel=0.06)
+
+
+def test_half_of_what_is_computed_may_leave_answers_as_late_as_they_were():
+    hand = Handover(receive=1 * MS, away=9 * MS, held=8 * MS)
+    now = run(make_cpu=np.zeros(STEPS) + 10 * MS, hand=hand)
+    found = [step_ms(one) for one in with_changes(now, [Change("transform", 0.5)])]
+    assert found == pytest.approx([30, 26], rel=0.02)
 
 
 def test_of_an_unknown_device_both_models_are_right_about_one_worker_and_differ_about_many():

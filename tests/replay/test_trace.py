@@ -8,7 +8,9 @@ import pytest
 from tests.replay.constructed import MS, STEPS, step_ms
 from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import KNOWN, Change, with_changes
-from trainobs.replay.trace import BATCH, FEWEST, NEEDED, Trace, trace_of
+from trainobs.replay.handover import Draw
+from trainobs.replay.metric_columns import BATCH
+from trainobs.replay.trace import FEWEST, NEEDED, Trace, trace_of
 
 
 def record(**changed: float) -> dict[str, np.ndarray]:
@@ -30,10 +32,9 @@ def record(**changed: float) -> dict[str, np.ndarray]:
     return columns | {name: np.full(STEPS, value) for name, value in changed.items()}
 
 
-def traced(columns: dict[str, np.ndarray]) -> Trace | None:
-    return trace_of(
-        columns, np.zeros(len(columns[NEEDED[0]])), workers=1, prefetch=2, cpus=2.0, most_cpus=2.0
-    )
+def traced(columns: dict[str, np.ndarray], **facts: object) -> Trace | None:
+    known = {"workers": 1, "prefetch": 2, "cpus": 2.0, "most_cpus": 2.0} | facts
+    return trace_of(columns, np.zeros(len(columns[NEEDED[0]])), **known)
 
 
 def test_a_trace_is_what_the_record_says_without_what_comes_of_it():
@@ -41,9 +42,53 @@ def test_a_trace_is_what_the_record_says_without_what_comes_of_it():
     assert trace is not None
     assert trace.cpu.mean() == pytest.approx(18 * MS)
     assert trace.away.mean() == 0.0, "want of a CPU is brought forth by the replay"
-    assert trace.receive == pytest.approx(1 * MS)
-    assert trace.feed == pytest.approx(1 * MS)
+    assert trace.hand.receive == pytest.approx(1 * MS)
+    assert trace.hand.feed == pytest.approx(1 * MS)
     assert step_ms(trace) == pytest.approx(28, rel=0.03), "on its way while the next is made"
+
+
+def ready(**changed: float) -> dict[str, np.ndarray]:
+    """Columns of steps of 30 ms that take 10 over a batch which was made long before."""
+    ends = np.arange(1, STEPS + 1) * 30 * MS
+    made = {
+        "sched/wait_offcpu_ns": 7 * MS,
+        "sched/wait_runqueue_ns": 1 * MS,
+        "sched/worker_cpu_ns": 5 * MS,
+        "batch/compute_ns": 1 * MS,
+        "batch/end_ns": ends - 29 * MS,
+        "batch/fetch_begin_ns": ends - 10 * MS,
+        "batch/kept_ns": 0.0,
+    }
+    return record(**made | changed)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "kept", "answered", "held", "surely"),
+    [
+        (40, 0, 4, 0, 3),
+        (40, 9, 4, 2, 3),
+        (2, 0, 0.5, 0, 0.5),  # no more than two tensors ever took
+        (0, 0, 0, 0, 0),
+    ],
+)
+def test_tensors_are_asked_for_and_answered_in_turn(tensors, kept, answered, held, surely):
+    trace = traced(ready(**{"batch/kept_ns": kept * MS}), tensors=tensors)
+    hand = trace.hand
+    assert hand.receive == pytest.approx(3 * MS)
+    assert hand.away == pytest.approx(6 * MS), "without what it had no CPU for"
+    assert hand.answered == pytest.approx(answered * MS)
+    assert hand.held == pytest.approx(held * MS)
+    assert hand.tensors == pytest.approx(surely * MS)
+    assert step_ms(trace) == pytest.approx(18 + 3 + 6, rel=0.01)
+
+
+def test_what_the_sampler_takes_is_no_hand_over_and_no_making():
+    draw = Draw(cpu=2 * MS, away=5 * MS)
+    hand = traced(ready(), draw=draw).hand
+    assert (hand.receive, hand.away) == pytest.approx((1 * MS, 1 * MS))
+    alone = traced(record(**{"batch/sleep_ns": 6 * MS}), workers=0, draw=draw)
+    assert alone.make_cpu.mean() == pytest.approx(26 * MS)
+    assert alone.make_sleep.mean() == pytest.approx(1 * MS)
 
 
 def test_without_batches_or_with_few_steps_there_is_no_trace():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.verdict.constructed import MS, SPLIT, TWO_CPUS, WAITING, split, verdict_on
+from trainobs.replay.handover import NO_DRAW, Draw
 from trainobs.verdict.verdict import Cause, VerdictKind
 
 
@@ -82,6 +83,27 @@ def test_tensors_that_are_taken_over_one_by_one_are_no_sampler(tensors, cause):
     if cause is Cause.HANDOVER:
         assert verdict.advice.change == {"tensors_per_batch": 1}
         assert "1400 tensors of a batch" in verdict.advice.text
+
+
+@pytest.mark.parametrize("draw", [Draw(70 * MS, 0.0), Draw(0.0, 70 * MS), Draw(50 * MS, 20 * MS)])
+def test_what_the_sampler_takes_is_known_and_no_hand_over(draw):
+    computed = {"sched__wait_offcpu_ns": (97 - draw.cpu / MS) * MS, "sched__worker_cpu_ns": 30 * MS}
+    late = split(handover=100) | {"batch__made_compute_ns": 4 * MS} | computed
+    assert verdict_on(replace(TWO_CPUS, draw=draw), **late).cause is Cause.SAMPLER
+    assert verdict_on(replace(TWO_CPUS, draw=NO_DRAW), **late).cause is not Cause.SAMPLER
+
+
+@pytest.mark.parametrize(
+    ("draw", "cause"),
+    [
+        (Draw(80 * MS, 0.0), Cause.SAMPLER),
+        (Draw(0.0, 0.0), Cause.TRANSFORM),
+        (Draw(50 * MS, 0.0), None),  # each of the two takes half
+    ],
+)
+def test_so_it_is_where_the_training_thread_makes_the_batches(draw, cause):
+    alone = replace(TWO_CPUS, workers=0, draw=draw)
+    assert verdict_on(alone, **split(compute=99)).cause is cause
 
 
 @pytest.mark.parametrize(

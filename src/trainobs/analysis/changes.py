@@ -20,7 +20,7 @@ from trainobs.runlog.reader import RunLog
 from trainobs.verdict.verdict import facts_from
 
 TENSORS = "tensors_per_batch"
-"""Nobody counts them where the training thread makes the batches."""
+"""None where no batch tells it."""
 
 _OF_A_LOADER = (
     "workers",

@@ -12,6 +12,7 @@ from trainobs.core.records import UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.schema import BATCHES
 from trainobs.verdict.advice import MANY_TENSORS
+from trainobs.verdict.verdict import Facts
 
 Indices = npt.NDArray[np.intp]
 Batches = Mapping[str, npt.NDArray[np.int64]]
@@ -90,21 +91,20 @@ def of_no_step(rank: RankLog) -> int:
     return int((trains & ~is_consumed & (batches["loader"] != UNKNOWN)).sum())
 
 
-def together(
-    workers: list[dict[str, Any]], of_no_step: int, tensors: int | None = None
-) -> dict[str, Any] | None:
+def together(workers: list[dict[str, Any]], of_no_step: int, facts: Facts) -> dict[str, Any] | None:
     """The makers of batches as one; None where no batch is known.
 
     Args:
         workers: from `workers`.
         of_no_step: from `of_no_step`.
-        tensors: in a batch that workers hand over; None: unknown.
+        facts: of the run.
 
     Returns:
         `workers`: processes; `in_main`: whether the training thread made some; `batches` that a
         step consumed, and their means `made_ns` and those of `MADE`, None where unknown of one of
         them; `of_no_step`, batches beside these; `slow_worker`: see there; `many_tensors`: how
-        many a batch has, None for few enough, or unknown.
+        many a batch has, None for few enough, or unknown; `sampler_ns`: what the sampler takes of
+        the training thread for a batch, None if unknown.
     """
     if not workers:
         return None
@@ -115,7 +115,8 @@ def together(
         "batches": batches,
         "of_no_step": of_no_step,
         "slow_worker": slow_worker(workers),
-        "many_tensors": tensors if tensors and tensors >= MANY_TENSORS else None,
+        "sampler_ns": None if facts.draw is None else sum(facts.draw),
+        "many_tensors": facts.tensors if (facts.tensors or 0) >= MANY_TENSORS else None,
     }
     for name in ("made_ns", *MADE):
         known = all(one[name] is not None for one in workers)

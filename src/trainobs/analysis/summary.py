@@ -101,7 +101,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         taken, makers, others = AllSteps(rank), workers(rank), of_no_step(rank)
     metrics, setup, buckets = _metrics(run, rank, taken)
     steps, all_ns = taken.steps, training_ns(metrics, setup)
-    lookups = TableLookups(rank)
+    lookups, facts = TableLookups(rank), facts_from(run.info)
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
     return {
@@ -109,7 +109,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "steps": int((rank.step() != SETUP).sum()),
         "is_part": run.is_part,
         "epochs": len(steps.epochs),
-        "step": step_time(rank, steps.run, facts_from(run.info)),
+        "step": step_time(rank, steps.run, facts),
         "training_ns": all_ns,
         "own_cpu_ratio": own_cpu_ratio(metrics, all_ns),
         "newest": newest_step(rank, run.info),
@@ -118,7 +118,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "setup": setup,
         "checkpoints": checkpoints(rank),
         "workers": makers,
-        "loader": together(makers, others, facts_from(run.info).tensors),
+        "loader": together(makers, others, facts),
         "embeddings": about_tables,
         "hot_rows": hot_rows(rank, about_tables) if _HOT_ROWS in _probes(run) else None,
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP
+from trainobs.replay.metric_columns import Floats
 from trainobs.replay.predict import Replay
-from trainobs.replay.trace import Floats
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS

@@ -28,6 +28,7 @@ TRIED = (
     "device=2x",
     "latency=0.5x",
     "transform=0.5x",
+    "sampler=0.5x",
     "compute=0.5x",
     "checkpoint=0.5x",
     "validation=0.5x",

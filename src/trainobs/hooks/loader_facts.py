@@ -15,13 +15,14 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from trainobs.core.records import RunInfo
 from trainobs.core.signals import let_signals_through
+from trainobs.hooks.sampler_time import SAMPLER
 
 MOST = 64
 """Loaders of a run that are written down; of a loop that makes one in each step, the first."""
 
 TENSORS = "tensors_per_batch"
-"""Of a loader with workers, in the first batch of a pass. Of several passes it is the fewest, as
-loaders that are set up alike are one here. None before there is one."""
+"""In the first batch of a pass. Of several passes it is the fewest, as loaders that are set up
+alike are one here. None before there is one."""
 
 MOST_PARTS = 4096
 """Parts of a batch that are looked at for its tensors: 0.3 to 1.5 ms, once a pass."""
@@ -67,7 +68,8 @@ def note_loader(
             known["objects"] += int(is_new)
             known["passes"] += 1
             return known
-    own = {**facts, "objects": int(is_new), "passes": 1, "serial": serial, TENSORS: None}
+    own = {**facts, "objects": int(is_new), "passes": 1, "serial": serial}
+    own |= {TENSORS: None, SAMPLER: None}
     if len(loaders) < MOST:
         loaders.append(own)
     return own

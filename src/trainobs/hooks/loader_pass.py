@@ -96,7 +96,7 @@ class LoaderPass(PassTracker):
             self.exact = False
 
     def note_tensors(self, batch: object) -> None:
-        """Write down how many tensors the workers hand over with a batch, the first of a pass."""
+        """Write down how many tensors a batch has, the first of a pass."""
         facts, self.facts = self.facts, ()
         for noted in facts:
             note_tensors(noted, batch)

@@ -28,6 +28,7 @@ from trainobs.hooks.loader_pass import LoaderPass, passes, serials
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import MarkingInit
 from trainobs.hooks.observed_loader import followed
+from trainobs.hooks.sampler_time import time_sampler
 
 _INIT = "worker_init_fn"
 
@@ -228,7 +229,8 @@ def _begin_pass(
         if at.exact:
             for watch in watches:
                 watch.ledger.follow(begun.serial)
-    at.facts = begun.facts if at.workers else ()
+    at.facts = begun.facts
+    time_sampler(iterator, begun.facts)
     for watch in watches:
         if watch.expected is not None and watch.expected.base is loader:
             watch.expected.begin(at)

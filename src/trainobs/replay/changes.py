@@ -4,40 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from math import inf, isnan
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent
-from trainobs.replay.trace import COVERAGE, HANDED_NS, Floats, Trace
-
-START_NS = (15e6, 80e6)
-"""What starting a worker is taken to need, least and most, where none was ever seen to start."""
-
-RECEIVE_NS = (HANDED_NS / 2, 2e6)
-"""What receiving a batch is taken to need, likewise, whatever its size. The training thread asks a
-thread of the worker for each tensor, which has to get the interpreter from who makes the next
-batch: 1.4 ms in steps of 4 ms (one worker that computes, two tensors a batch)."""
-
-HAND_NS_PER_BYTE = (0.0, 1.5)
-"""What handing over a byte of it is taken to need, likewise. Tensors that a worker collates are in
-shared memory already; others are copied. Neither end was measured: they are to be wide."""
-
-SLOWER = 1.3
-"""How much more CPU time the same may take in workers that share CPUs with the training thread: so
-much it was in the one case that was measured, from 0 to 2 workers that compute in Python, on two
-CPUs."""
+from trainobs.replay.handover import HANDED_NS, NO_DRAW, Draw
+from trainobs.replay.metric_columns import Floats
+from trainobs.replay.trace import COVERAGE, Trace
+from trainobs.replay.workers import SLOWER, slower, with_workers
 
 MOST_WORKERS = 512
 """More are not replayed."""
 
-
-LOCKED = 0.2
-"""Share of the time of making a batch that several workers sleep, from which on it may be for a
-lock that they share. What they compute while they hold it is then done by one at a time, too: with
-4 workers for 2, which held it for 20 ms of CPU time a batch, a step took 0.97 times as long."""
 
 SYNCHRONIZING = 1.3
 """How much more CPU time the training thread takes for the same work, at most, for giving parts of
@@ -111,45 +92,6 @@ def with_changes(trace: Trace, changes: Iterable[Change]) -> tuple[Trace, ...]:
     return traces
 
 
-def _workers(trace: Trace, value: float) -> tuple[Trace, ...]:
-    count = int(value)
-    if count == trace.workers:
-        return (trace,)
-    if not count:  # the training thread makes batches itself, and nobody hands over
-        parts = ("feed", "feed_cpu", "feed_held", "receive", "start")
-        gone: dict[str, Any] = dict.fromkeys(parts, 0.0)
-        alone = replace(trace, workers=0, **gone)
-        # What the training thread computes in the wait may be no hand-over (a sampler), and stays;
-        # and each step finds the caches as a batch has left them.
-        stays = replace(alone, make_cpu=trace.make_cpu + trace.receive)
-        return alone, _slower(stays)
-    if trace.workers:
-        start = trace.start * count / trace.workers
-        more = replace(trace, workers=count, start=start)
-        return (more, trace) if count > trace.workers and _may_be_locked(trace) else (more,)
-    size = 0.0 if isnan(trace.handed_bytes) else trace.handed_bytes
-    return tuple(
-        replace(
-            trace,
-            workers=count,
-            prefetch=trace.prefetch or 2,
-            start=start * count,
-            receive=receive + size * per_byte / 2,
-            feed=HANDED_NS + size * per_byte / 2,
-            make_cpu=trace.make_cpu * slower,
-        )
-        for start, receive, per_byte, slower in zip(
-            START_NS, RECEIVE_NS, HAND_NS_PER_BYTE, (1.0, SLOWER), strict=True
-        )
-    )
-
-
-def _may_be_locked(trace: Trace) -> bool:
-    slept = trace.make_sleep.mean()
-    making = trace.make_cpu.mean() + trace.make_device.mean() + slept
-    return trace.workers > 1 and bool(slept >= LOCKED * making > 0)
-
-
 def _scaled(*fields: str) -> Callable[[Trace, float], tuple[Trace, ...]]:
     def apply(trace: Trace, value: float) -> tuple[Trace, ...]:
         scaled: dict[str, Any] = {name: getattr(trace, name) * value for name in fields}
@@ -161,17 +103,13 @@ def _scaled(*fields: str) -> Callable[[Trace, float], tuple[Trace, ...]]:
 def _cpus(trace: Trace, value: float) -> tuple[Trace, ...]:
     """Beside others everything takes more CPU time, by caches; how much more nobody knows."""
     free = replace(trace, cpus=max(0.1, value), most_cpus=max(0.1, value))
-    return free, _slower(free)
+    return free, slower(free)
 
 
 def _others(trace: Trace, value: float) -> tuple[Trace, ...]:
     """Who gave way to this run still does: only what they take for good is lost or won."""
     then = replace(trace, cpus=max(0.1, trace.most_cpus * (1.0 - value)))
-    return then, (_slower if then.cpus < trace.cpus else _quicker)(then)
-
-
-def _slower(trace: Trace) -> Trace:
-    return replace(trace, cpu=trace.cpu * SLOWER, make_cpu=trace.make_cpu * SLOWER)
+    return then, (slower if then.cpus < trace.cpus else _quicker)(then)
 
 
 def _quicker(trace: Trace) -> Trace:
@@ -189,8 +127,9 @@ def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
         return (trace,)
     least, most = trace.other_start
     sure, stays = replace(trace, start=most), replace(trace, start=least)
-    gone = max(0.0, trace.feed_cpu - HANDED_NS)
-    less = replace(stays, feed=trace.feed - gone, feed_cpu=trace.feed_cpu - gone)
+    hand, gone = trace.hand, max(0.0, trace.hand.feed_cpu - HANDED_NS)
+    hand = replace(hand, feed=hand.feed - gone, feed_cpu=hand.feed_cpu - gone)
+    less = replace(stays, hand=hand)
     return sure, stays, less, _quicker(_undisturbed(less))
 
 
@@ -210,10 +149,15 @@ def _undisturbed(trace: Trace) -> Trace:
 
 
 def _transform(trace: Trace, value: float) -> tuple[Trace, ...]:
-    """Handing over waits for what a worker computes."""
-    held = trace.feed_held * value
-    feed = trace.feed - trace.feed_held + held
-    return (replace(trace, make_cpu=trace.make_cpu * value, feed=feed, feed_held=held),)
+    """Handing over waits for what a worker computes, and so may its answers."""
+    hand = trace.hand
+    feed, answers = (1.0 - value) * hand.feed_held, (1.0 - value) * hand.held
+    less = replace(hand, feed=hand.feed - feed, feed_held=hand.feed_held - feed)
+    made = replace(trace, make_cpu=trace.make_cpu * value, hand=less)
+    if not answers:
+        return (made,)
+    less = replace(less, away=hand.away - answers, held=hand.held - answers)
+    return made, replace(made, hand=less)
 
 
 def _faster(trace: Trace, value: float) -> tuple[Trace, ...]:
@@ -248,6 +192,15 @@ def _cached(trace: Trace, value: float) -> tuple[Trace, ...]:
             do="read it without O_DIRECT, and observe that; or predict device=2x",
         )
     return _faster(trace, inf)
+
+
+def _draws(trace: Trace) -> bool:
+    return trace.draw != NO_DRAW
+
+
+def _sampler(trace: Trace, value: float) -> tuple[Trace, ...]:
+    draw = Draw(trace.draw.cpu * value, trace.draw.away * value)
+    return (replace(trace, draw=draw),)
 
 
 def _has_checkpoints(trace: Trace) -> bool:
@@ -335,7 +288,7 @@ def _too_large(share: float) -> str:
 
 KNOWN: Mapping[str, Kind] = {
     "workers": Kind(
-        _workers, "loader workers", is_count=True, argument="num_workers", refused=_too_many
+        with_workers, "loader workers", is_count=True, argument="num_workers", refused=_too_many
     ),
     "prefetch": Kind(
         _prefetch,
@@ -358,6 +311,12 @@ KNOWN: Mapping[str, Kind] = {
         is_possible=_sleeps_beside_storage,
     ),
     "transform": Kind(_transform, "CPU time of making a batch", is_factor=True),
+    "sampler": Kind(
+        _sampler,
+        "time in the sampler of the loader",
+        is_factor=True,
+        is_possible=_draws,
+    ),
     "compute": Kind(_scaled("cpu"), "CPU time of the training thread", is_factor=True),
     "checkpoint": Kind(
         _checkpoint, "time blocked by checkpoints", is_factor=True, is_possible=_has_checkpoints

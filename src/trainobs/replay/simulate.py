@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainobs.replay.trace import Floats, Trace
+from trainobs.replay.metric_columns import Floats
+from trainobs.replay.trace import Trace
 
 CPU, DEVICE, SLEEP, AWAY = range(4)
 
@@ -40,7 +41,8 @@ def _in_turn(trace: Trace) -> Floats:
     beside = min(1.0, trace.cpus / (1.0 + trace.side))
     making = trace.make_cpu / alone + trace.make_device + trace.make_sleep
     rare = trace.checkpoint + trace.validation
-    return making + trace.cpu / beside + trace.away + rare
+    drawing = trace.draw.cpu / alone + trace.draw.away
+    return making + drawing + trace.cpu / beside + trace.away + rare
 
 
 class _Run:
@@ -86,7 +88,12 @@ class _Run:
         trace = self._trace
         rare = trace.checkpoint[number] + trace.validation[number]
         away = trace.away[number] + rare
-        parts = [[AWAY, away], [CPU, trace.cpu[number]], [CPU, trace.receive]]
+        parts = [
+            [AWAY, away],
+            [CPU, trace.cpu[number]],
+            [AWAY, trace.hand.away + trace.draw.away],
+            [CPU, trace.hand.receive + trace.draw.cpu],
+        ]
         self._do([part for part in parts if part[1] > _NOTHING], end)
 
     def _do(self, parts: Parts, end: int = 0) -> None:
@@ -112,8 +119,8 @@ class _Run:
                 jobs[actor] = self._parts(number % len(trace), worker)
             feeder = actor + trace.workers
             if feeder not in jobs and self._leaving[worker]:
-                rest = max(0.0, trace.feed - trace.feed_cpu)
-                parts = [[AWAY, max(1.0, rest)], [CPU, trace.feed_cpu]]
+                rest = max(0.0, trace.hand.feed - trace.hand.feed_cpu)
+                parts = [[AWAY, max(1.0, rest)], [CPU, trace.hand.feed_cpu]]
                 jobs[feeder] = [part for part in parts if part[1] > _NOTHING]
 
     def _parts(self, number: int, worker: int) -> Parts:

@@ -5,79 +5,35 @@ Waiting for a CPU, for the device's turn or for a batch is no input: the replay 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-
-STEP = "step/duration_ns"
-WAIT = "loader/wait_ns"
-START = "loader/start_stop_ns"
-STARTING_WORKERS = "loader/worker_start_stop_ns"
-CHECKPOINT = "phase/checkpoint_ns"
-VALIDATION = "phase/validation_ns"
-NEEDED = (STEP, WAIT, "sched/wait_offcpu_ns", "sched/work_offcpu_ns", "sched/work_runqueue_ns")
-
-BATCH_TIMES = ("compute_ns", "device_ns", "sleep_ns", "cpu_wait_ns")
-BATCH_MARKS = ("begin_ns", "end_ns", "fetch_begin_ns", "fetch_end_ns")
-BATCH_BYTES = ("received_bytes", "handed_bytes")
-BATCH = tuple(f"batch/{name}" for name in (*BATCH_TIMES, *BATCH_MARKS, *BATCH_BYTES))
-"""Of the batches of a step: times and bytes added up, begin and end of the last one."""
-
-THREADS = ("sched/thread_cpu_ns", "sched/main_await_ns")
-"""CPU time of the other threads, and how long the training thread slept until one was done."""
-
-READ = ("io/data_read_bytes", "io/data_direct_read_bytes")
-"""Training data read, and the part of it that passed by the page cache."""
-
-STORAGE = ("io/data_read_ns", "cache/read_stall_ratio", "sched/worker_iowait_ns")
-"""Time of all threads in reads of data, the share of it asleep for the device; time asleep for a
-device of all threads of workers."""
-
-BESIDE = ("sched/thread_iowait_ns", "io/fsync_ns", "io/main_fsync_ns", "block/read_ns")
-"""Time asleep for a device of all that are neither workers nor the training thread; time in fsync,
-and of that the training thread's; time of block requests that read."""
-
-REQUESTS = "block/read_ns"
-"""Time of block requests that read: also of read-ahead, for which nobody sleeps."""
-
-USED = (
-    *NEEDED,
+from trainobs.replay.handover import NO_DRAW, NOTHING, Draw, Handover, handover_of
+from trainobs.replay.metric_columns import (
+    BATCH_TIMES,
+    CHECKPOINT,
+    NEEDED,
+    READ,
     START,
     STARTING_WORKERS,
-    CHECKPOINT,
+    STEP,
+    USED,
     VALIDATION,
-    *THREADS,
-    "sched/worker_cpu_ns",
-    *READ,
-    *STORAGE,
-    *BESIDE,
+    WAIT,
+    Floats,
+    known,
+    mean,
 )
+from trainobs.replay.storage import is_paced, others_read
 
 FEWEST = 24
 """Steps below which a replay says nothing."""
 
-HANDED_NS = 300_000.0
-"""What handing over a batch is taken to need where nobody ever waited for one."""
-
-
-PACED_STEPS = 8
-"""Steps in which a device that lets through so many bytes a second evens out what they wait."""
-
-UNEVEN, EVENED = 0.7, 1.7
-"""Of a device that may do so: deviation of single waits, as a share of their mean, at least; and
-variance of sums of them, as a share of what it were if each knew nothing of the others, at most.
-Under a limit of a control group these were 1 to 5 and 0.35 to 1.63 (9 of 10 runs), on other devices
-0.15 and 2 to 5."""
-
 COVERAGE = 0.60
 """Share of the time in question that a cause has to explain before a verdict names it."""
-
-COMPUTES = 0.5
-"""Share of the time of making a batch from which on workers compute, more than anything else."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +58,9 @@ class Trace:
         other_start: the part of it that is not the workers', as a sampler that makes its order;
             least and most.
         has_new_workers: whether new ones start with each epoch.
-        receive: CPU time of the training thread for taking over a batch.
-        feed: time from the end of a batch until it can be taken over.
-        feed_cpu: CPU time of its worker meanwhile.
-        feed_held: the part of `feed` in which the worker computes the next batch, and holds the
-            lock of its interpreter, which handing over needs as well.
+        hand: how a batch is handed over.
+        draw: what the sampler takes of the training thread for a batch.
+        tensors: in a batch, as far as known.
         workers: worker processes; 0: the training thread makes the batches.
         prefetch: batches that each worker may be ahead.
         cpus: CPUs that the run has, at least.
@@ -134,10 +88,9 @@ class Trace:
     start: float
     other_start: tuple[float, float]
     has_new_workers: bool
-    receive: float
-    feed: float
-    feed_cpu: float
-    feed_held: float
+    hand: Handover
+    draw: Draw
+    tensors: int
     workers: int
     prefetch: int
     cpus: float
@@ -174,6 +127,8 @@ def trace_of(
     cpus: float,
     most_cpus: float,
     threads: int = 0,
+    tensors: int = 0,
+    draw: Draw = NO_DRAW,
     has_new_workers: bool = False,
 ) -> Trace | None:
     """The trace of consecutive steps; None where the record tells too little.
@@ -186,23 +141,22 @@ def trace_of(
         cpus: that the run has, less what others take.
         most_cpus: that it has.
         threads: of torch in one operation; 0: unknown.
+        tensors: in a batch; 0: unknown.
+        draw: what the sampler takes for a batch.
         has_new_workers: whether new ones start with each epoch.
     """
-    enough = len(epochs) >= FEWEST and all(_known(columns, name) > 0.9 for name in NEEDED)
-    if not enough or any(_known(columns, f"batch/{name}") < 0.9 for name in BATCH_TIMES):
+    enough = len(epochs) >= FEWEST and all(known(columns, name) > 0.9 for name in NEEDED)
+    if not enough or any(known(columns, f"batch/{name}") < 0.9 for name in BATCH_TIMES):
         return None
     made = {name: _whole(columns[f"batch/{name}"]) for name in BATCH_TIMES}
     get = {name: _zeros(columns, name, len(epochs)) for name in USED}
-    cpu, off, receive = _of_main(get, made, workers)
+    made = made if workers else _without_draw(made, draw)
+    cpu, off = _of_main(get, made, draw, workers)
     other = get[START] - get[STARTING_WORKERS]
-    is_split = _known(columns, STARTING_WORKERS) > 0.9  # not in older runs
+    is_split = known(columns, STARTING_WORKERS) > 0.9  # not in older runs
     is_first = np.diff(epochs, prepend=epochs[0]) != 0
     side = float(get["sched/thread_cpu_ns"].sum() / max(1.0, cpu.sum()))
-    extra = float(np.mean((get["sched/worker_cpu_ns"] - made["compute_ns"])[~is_first]))
-    feed = _feed(columns, receive) if workers else 0.0
     away = np.maximum(0.0, off - get["sched/work_runqueue_ns"])
-    feed_cpu = min(feed, max(0.0, extra))
-    computes = made["compute_ns"].mean() >= COMPUTES * sum(ns.mean() for ns in made.values())
     return Trace(
         cpu=cpu,
         away=away,
@@ -218,10 +172,9 @@ def trace_of(
         start=_in_each(is_first, get[START]),
         other_start=(_in_each(is_first, other) if is_split else 0.0, _in_each(is_first, other)),
         has_new_workers=has_new_workers,
-        receive=receive,
-        feed=feed,
-        feed_cpu=feed_cpu,
-        feed_held=max(0.0, feed - feed_cpu - HANDED_NS) if computes else 0.0,
+        hand=handover_of(columns, get, made, draw, tensors, ~is_first) if workers else NOTHING,
+        draw=draw,
+        tensors=tensors,
         workers=workers,
         prefetch=prefetch,
         cpus=max(0.1, cpus),
@@ -232,88 +185,41 @@ def trace_of(
             _concurrency(columns, made["device_ns"]),
             _concurrency(columns, made["sleep_ns"]),
         ),
-        handed_bytes=_mean(columns.get("batch/handed_bytes")),
+        handed_bytes=mean(columns.get("batch/handed_bytes")),
         reads_directly=bool(get[READ[1]].sum() > 0.5 * get[READ[0]].sum()),
-        others_read=_others_read(columns, made, workers),
-        is_paced=_is_paced(made["device_ns"], get[STEP]),
+        others_read=others_read(columns, made, workers),
+        is_paced=is_paced(made["device_ns"], get[STEP]),
         step=get[STEP],
     )
 
 
+def _without_draw(made: Mapping[str, Floats], draw: Draw) -> dict[str, Floats]:
+    """What the training thread takes to make a batch, beside the sampler, which it asks first."""
+    return {
+        **made,
+        "compute_ns": np.maximum(0.0, made["compute_ns"] - draw.cpu),
+        "sleep_ns": np.maximum(0.0, made["sleep_ns"] - draw.away),
+    }
+
+
 def _of_main(
-    get: Mapping[str, Floats], made: Mapping[str, Floats], workers: int
-) -> tuple[Floats, Floats, float]:
-    """What the training thread computed, was off the CPU for, and takes to take over a batch."""
+    get: Mapping[str, Floats], made: Mapping[str, Floats], draw: Draw, workers: int
+) -> tuple[Floats, Floats]:
+    """What the training thread computed, and was off the CPU for."""
     rare = get[CHECKPOINT] + get[VALIDATION]
     outside = np.maximum(0.0, get[STEP] - get[WAIT] - rare)
     off = np.minimum(outside, get["sched/work_offcpu_ns"])
     if workers:
-        waited = get[WAIT] - get["sched/wait_offcpu_ns"] - get[START]
-        return outside - off, off, float(np.median(np.maximum(0.0, waited)))
+        return outside - off, off
     # The data set. On average: a batch that is fetched ahead is made in the step before its own.
-    around = max(0.0, float(np.mean(get[WAIT]) - sum(ns.mean() for ns in made.values())))
-    return outside - off + around, off, 0.0
-
-
-def _others_read(columns: Mapping[str, Floats], made: Mapping[str, Floats], workers: int) -> float:
-    slept = float(made["sleep_ns"].mean())
-    device = float(made["device_ns"].mean())
-    reads = asleep_for_storage((_mean(columns.get(name)) for name in STORAGE), device)
-    if not workers:
-        reads = max(reads, beside_for_storage(_mean(columns.get(name)) for name in BESIDE))
-    # Reads of no known file may be other threads', if makers of batches hardly slept for any.
-    requests = _mean(columns.get(REQUESTS)) - 10 * device
-    reads = max(reads, requests if requests > 0 else 0.0)
-    return min(1.0, reads / slept) if slept else 0.0
-
-
-def _is_paced(device_ns: Floats, step_ns: Floats) -> bool:
-    """Whether who found the device slow finds it fast thereafter, as under a limit by time.
-
-    To overlap reads with other work brings nothing then, nor does a faster step.
-    """
-    whole = len(device_ns) // PACED_STEPS * PACED_STEPS
-    if whole < 4 * PACED_STEPS or device_ns.mean() < 0.1 * step_ns.mean():
-        return False
-    single = float(device_ns[:whole].var())
-    sums = float(device_ns[:whole].reshape(-1, PACED_STEPS).sum(axis=1).var())
-    is_uneven = bool(single >= (UNEVEN * device_ns.mean()) ** 2)
-    return is_uneven and bool(sums <= EVENED * PACED_STEPS * single)
-
-
-def asleep_for_storage(storage: Iterable[float], device: float) -> float:
-    """How long threads waited for storage, beside what makers of batches are known to have.
-
-    It may be a maker itself: who reads directly from a network sleeps there for no block device.
-
-    Args:
-        storage: means of `STORAGE`, NaN for unknown.
-        device: how long the makers of batches slept for a device.
-    """
-    read_ns, stalled, iowait_ns = storage
-    found = (read_ns * stalled - device, iowait_ns - device)
-    return max((ns for ns in found if ns > 0), default=0.0)
-
-
-def beside_for_storage(beside: Iterable[float]) -> float:
-    """How long threads and processes of the run waited for storage that are no workers.
-
-    Args:
-        beside: means of `BESIDE`, NaN for unknown.
-    """
-    iowait, synced, synced_here, requests = beside
-    waited = iowait - float(np.nan_to_num(max(0.0, synced - synced_here)))
-    return waited if requests > 0 and waited > 0 else 0.0
+    whole = sum(ns.mean() for ns in made.values()) + draw.cpu + draw.away
+    around = max(0.0, float(np.mean(get[WAIT]) - whole))
+    return outside - off + around, off
 
 
 def _in_each(is_first: npt.NDArray[np.bool_], times: Floats) -> float:
     """What an epoch has of some times, if any begins."""
     return float(times.sum() / is_first.sum()) if is_first.any() else 0.0
-
-
-def _known(columns: Mapping[str, Floats], name: str) -> float:
-    column = columns.get(name)
-    return float(np.isfinite(column).mean()) if column is not None and len(column) else 0.0
 
 
 def _zeros(columns: Mapping[str, Floats], name: str, length: int) -> Floats:
@@ -324,20 +230,6 @@ def _zeros(columns: Mapping[str, Floats], name: str, length: int) -> Floats:
 def _whole(column: Floats) -> Floats:
     """A column in which the few unknown values are what is usual."""
     return np.where(np.isfinite(column), column, np.nanmedian(column))
-
-
-def _mean(column: Floats | None) -> float:
-    known = np.isfinite(column) if column is not None else np.zeros(0, np.bool_)
-    return float(column[known].mean()) if column is not None and known.any() else float("nan")
-
-
-def _feed(columns: Mapping[str, Floats], receive: float) -> float:
-    """How long a batch is on its way, from steps that waited for one that was being made."""
-    begin, end = columns["batch/fetch_begin_ns"], columns["batch/fetch_end_ns"]
-    made = columns["batch/end_ns"]
-    late = (end - made)[np.isfinite(end) & (made > begin)]
-    # Of the shortest: the rest waited for a CPU, too.
-    return max(0.0, float(np.percentile(late, 5)) - receive) if len(late) >= 5 else HANDED_NS
 
 
 def _concurrency(columns: Mapping[str, Floats], asleep_ns: Floats) -> float:

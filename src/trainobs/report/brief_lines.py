@@ -91,6 +91,9 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
     if causes:
         begin = "  what was waited for" if found else time
         yield f"{begin}{_shares(': ', causes, waited)}"
+        drawn = found and found["sampler_ns"]
+        if drawn and drawn >= _NOTABLE * step["mean_ns"]:
+            yield f"  of the training thread, the sampler takes {duration(drawn)} a batch"
         many = found and found["many_tensors"]
         if many and causes[_WAITED[_HANDOVER]] >= _HALF * waited:
             yield f"  a batch has {many} tensors, and each is handed over by itself"

@@ -7,11 +7,13 @@ from math import inf, isnan
 from typing import TypeVar
 
 from trainobs.core.text import gained
-from trainobs.replay.changes import HAND_NS_PER_BYTE, MOST_WORKERS, Change
+from trainobs.replay.changes import MOST_WORKERS, Change
 from trainobs.replay.predict import Replay
+from trainobs.replay.workers import HAND_NS_PER_BYTE
 from trainobs.verdict import metric_names as names
-from trainobs.verdict.causes import handed_over, kernels_share
+from trainobs.verdict.causes import kernels_share
 from trainobs.verdict.cpus import free_cpus, taken_by_others
+from trainobs.verdict.handover import handed_over
 from trainobs.verdict.parts import Situation, known
 from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind
 
@@ -112,6 +114,8 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
             yield _try(replay, Change("device", 2.0), "storage twice as fast")
         elif cause is Cause.TRANSFORM and kernels_share(now) < KERNELS:
             yield _try(replay, Change("transform", 0.5), "half the CPU time of making a batch")
+        elif cause is Cause.SAMPLER:
+            yield _try(replay, Change("sampler", 0.5), "half the time in the sampler")
     elif kind is VerdictKind.CHECKPOINT:
         yield _try(replay, Change("checkpoint", 0.5), "save half as often")
     elif kind is VerdictKind.VALIDATION:

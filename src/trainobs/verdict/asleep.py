@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from trainobs.replay.trace import (
-    BESIDE,
-    COVERAGE,
-    STORAGE,
-    asleep_for_storage,
-    beside_for_storage,
-)
+from trainobs.replay.metric_columns import BESIDE, STORAGE
+from trainobs.replay.storage import asleep_for_storage, beside_for_storage
+from trainobs.replay.trace import COVERAGE
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.parts import Situation, known
 from trainobs.verdict.verdict import Cause

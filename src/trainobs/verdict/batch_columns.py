@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.records import UNKNOWN, StepTable
-from trainobs.replay.trace import BATCH_BYTES, BATCH_MARKS, BATCH_TIMES, Floats
+from trainobs.replay.metric_columns import BATCH_BYTES, BATCH_MARKS, BATCH_TIMES, Floats
 from trainobs.verdict.kept import kept_columns
 from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, LOADERS
 

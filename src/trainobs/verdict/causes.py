@@ -7,25 +7,18 @@ from dataclasses import replace
 from math import inf, isnan
 from typing import NamedTuple
 
+from trainobs.replay.handover import COMPUTES, NO_DRAW, NOTHING
 from trainobs.replay.predict import Replay
-from trainobs.replay.trace import COMPUTES, COVERAGE, Trace
-from trainobs.verdict import asleep, kept
+from trainobs.replay.trace import COVERAGE, Trace
+from trainobs.verdict import asleep
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.cpus import contention
+from trainobs.verdict.handover import drawn, fetched, handed_over, kept_by_makers
 from trainobs.verdict.parts import TAKEN_NS, Situation, known, stolen
 from trainobs.verdict.verdict import Cause, VerdictKind
 
 RIVAL_CAUSE = 0.60
 """Share of the largest cause from which on a second one keeps it from being named."""
-
-FETCHES_NS = 3e6
-"""CPU time of the training thread in a wait from which on it does more than take a batch over (1.1
-to 2.1 ms in the cases of docs/verdicts.md): a sampler computes, or there are very many tensors."""
-
-TENSOR_NS = 50e3
-"""CPU time that taking over one tensor costs the training thread at least, as torch shares memory
-by default: it opens a socket to the worker, and both prove that they know a key (48 to 205 us, 10
-to 300 tensors a batch). By `file_system` it took half as much (62 us for 113)."""
 
 SMALLEST_PAGE = 4096
 """Bytes, of all kernels that are supported."""
@@ -72,7 +65,7 @@ def _loader(now: Situation) -> tuple[float, Candidates]:
             return whole, (one for one in candidates if one.cause is Cause.STORAGE)
         return whole, candidates
     if now.facts.workers is None:
-        return whole, iter((Candidate(Cause.FETCH, _fetched(now), _FETCHED),))
+        return whole, iter((Candidate(Cause.FETCH, fetched(now), _FETCHED),))
     return whole, (_inferred(now) if isnan(now.ns(names.LOADER_DEVICE)) else _split(now))
 
 
@@ -86,22 +79,29 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
     trace: Trace = replay.trace
     none, other = 0.0 * trace.make_cpu, trace.other_start[1]
     device, sleep, why = {"make_device": none}, {"make_sleep": none}, asleep.cause_of(now)
-    held = trace.feed_held
-    cpu = {"make_cpu": none, "feed": trace.feed - held, "feed_held": 0.0}
-    hand = {"feed": held, "feed_cpu": 0.0, "receive": 0.0}
-    nothing = {"feed": 0.0, "feed_held": 0.0, "feed_cpu": 0.0, "receive": 0.0}
-    whole = saved(**device, **sleep, make_cpu=none, **nothing, start=0.0)
+    hand = trace.hand
+    held = replace(NOTHING, feed=hand.feed_held, feed_held=hand.feed_held, away=hand.held)
+    free = replace(
+        hand,
+        feed=hand.feed - hand.feed_held,
+        feed_held=0.0,
+        away=hand.away - hand.held,
+        held=0.0,
+    )
+    whole = saved(**device, **sleep, make_cpu=none, hand=NOTHING, draw=NO_DRAW, start=0.0)
     # It may be more: what nobody makes leaves CPUs to the step. But the wait is in question.
     whole = min(whole, known(now.parts.part[VerdictKind.LOADER]))
-    fetched = min(saved(receive=min(trace.receive, TAKEN_NS)), _fetched(now))
-    handed = min(saved(**hand), handed_over(now)) - fetched
+    taken = replace(hand, receive=min(hand.receive, TAKEN_NS))
+    own = min(saved(hand=taken), fetched(now))
+    handed = min(saved(hand=held), handed_over(now)) - own
     lacked = known(now.ns("sched/wait_runqueue_ns")) + known(now.ns("sched/worker_runqueue_ns"))
     return whole, iter(
         (
             Candidate(Cause.STORAGE, saved(**device), (names.LOADER_DEVICE,)),
-            Candidate(Cause.TRANSFORM, saved(**cpu), (names.LOADER_COMPUTE,)),
+            Candidate(Cause.TRANSFORM, saved(make_cpu=none, hand=free), (names.LOADER_COMPUTE,)),
             Candidate(why, saved(**sleep), _slept(why)),
-            Candidate(Cause.FETCH, fetched, _FETCHED),
+            Candidate(Cause.SAMPLER, saved(draw=NO_DRAW), ()),
+            Candidate(Cause.FETCH, own, _FETCHED),
             Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,)),
             *_start(now, saved(start=trace.start - _theirs(trace.start, trace.start - other))),
             Candidate(
@@ -166,79 +166,6 @@ def reads_again(now: Situation) -> bool:
     return waited >= STORAGE_SHOWS * now.parts.step and 0 < read <= 2 * again
 
 
-def handed_over(now: Situation) -> float:
-    """What handing batches over took that was no want of CPUs, at least.
-
-    No more than was computed for it: by workers beside what they compute for batches, as much again
-    by the training thread (or what the tensors need), and by threads of its own that pin memory. A
-    training thread that does more, or sleeps, though the batch is made, may do so in a sampler, or
-    around the loader.
-    """
-    handing = _handing(now)
-    taking = min(max(handing, _tensors_ns(now)), _own(now))
-    computed = handing + taking + max(0.0, asleep.used_in_wait(now))
-    return max(0.0, min(_made_and_not_taken(now), computed))
-
-
-def asleep_for_nobody(now: Situation) -> float:
-    """How long the training thread surely slept in its wait for batches that were made.
-
-    No want of a CPU, no lock, and no work of a worker explains it: a sampler may sleep there, or
-    what is around the loader.
-    """
-    return max(0.0, _made_and_not_taken(now) - _own(now) - _handing(now) - _kept(now))
-
-
-def _made_and_not_taken(now: Situation) -> float:
-    """The wait for batches that are made, but for want of CPUs and the interpreter's lock."""
-    queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
-    lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
-    lacked += now.parts.loader_interpreter
-    return known(now.ns(names.HANDOVER)) - known(now.ns(names.START)) - lacked
-
-
-def _own(now: Situation) -> float:
-    """CPU time of the training thread in its wait for the loader."""
-    return max(0.0, known(now.ns(names.LOADER) - now.ns(names.WAITED_OFF_CPU)))
-
-
-def _handing(now: Situation) -> float:
-    """CPU time of workers beside what they, or threads that they wait for, compute for batches."""
-    beside = known(now.ns("sched/worker_cpu_ns") - now.ns(kept.MADE))
-    return max(0.0, beside - known(now.ns("batch/sleep_ns")))
-
-
-def _kept(now: Situation) -> float:
-    """How long finished batches may have waited for workers that were busy with the next ones.
-
-    To hand over takes CPU time of theirs beside what they compute for batches: that much it took.
-    """
-    return max(0.0, known(now.ns(kept.KEPT)) - _handing(now))
-
-
-def _fetched(now: Situation) -> float:
-    """CPU time of the training thread in the wait, but for what taking over any batch costs.
-
-    At least: where the wait is not divided, all of its time off the CPU may be in it.
-    """
-    off = now.ns(names.WAITED_OFF_CPU)
-    if isnan(off) and isnan(now.ns(names.LOADER_DEVICE)):
-        off = now.ns("sched/main_offcpu_ns")
-    computed = max(0.0, known(now.ns(names.LOADER) - off))
-    # Some of the start of new workers is computed, too. Of others it is a sampler, or the like.
-    computed -= known(now.ns(names.START)) if now.facts.has_new_workers else 0.0
-    if now.facts.workers is None:  # it may make the batches itself
-        return max(0.0, computed)
-    if not now.facts.workers or computed < FETCHES_NS:
-        return 0.0
-    return max(0.0, computed - TAKEN_NS - _tensors_ns(now))
-
-
-def _tensors_ns(now: Situation) -> float:
-    """CPU time that it takes the training thread at least to take over the tensors of a batch."""
-    return TENSOR_NS * (now.facts.tensors or 0)
-
-
 _FETCHED = (names.WAITED_OFF_CPU,)
 
 _CONTENTION = ("sched/thread_runqueue_ns", "sched/worker_runqueue_ns", "sched/others_cpu_ratio")
@@ -247,6 +174,9 @@ _CONTENTION = ("sched/thread_runqueue_ns", "sched/worker_runqueue_ns", "sched/ot
 def _split(now: Situation) -> Candidates:
     """From the wait as it was divided where the batches were made."""
     compute, slept = now.ns(names.LOADER_COMPUTE), now.ns(names.LOADER_SLEEP)
+    draw = drawn(now)
+    if not now.facts.workers:  # the training thread asks the sampler as it makes them
+        compute, slept = compute - draw.cpu, max(0.0, slept - draw.away)
     why = asleep.cause_of(now)
     lacked = known(now.ns("sched/wait_runqueue_ns")) if now.facts.workers else 0.0
     # Of the training thread, which made the batches: no more than the rest of the step holds.
@@ -261,16 +191,17 @@ def _split(now: Situation) -> Candidates:
         locked = min(known(slept), now.parts.loader_interpreter)
     yield Candidate(why, known(slept) - locked, _slept(why))
     yield from _start(now, _theirs(now.ns(names.START), now.ns(names.STARTING_WORKERS)))
-    fetched = _fetched(now)
-    yield Candidate(Cause.FETCH, fetched, _FETCHED)
+    own = fetched(now)
+    yield Candidate(Cause.FETCH, own, _FETCHED)
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
     most = COMPUTES * known(now.ns(names.HANDOVER))
     if not isnan(slept) and known(now.ns("batch/compute_ns")) < most:
-        handed = handed_over(now) - fetched - _kept(now)
+        handed = handed_over(now) - own - kept_by_makers(now)
         yield Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,))
     lacked += known(now.ns(names.LOADER_CPU_WAIT))
     yield Candidate(contention(now), lacked, (names.LOADER_CPU_WAIT, *_CONTENTION))
     yield _locked_out(now.parts.loader_interpreter if now.facts.workers else locked)
+    yield Candidate(Cause.SAMPLER, sum(draw), ())
 
 
 def _inferred(now: Situation) -> Candidates:
@@ -289,7 +220,7 @@ def _inferred(now: Situation) -> Candidates:
         yield Candidate(cause, min(wait, known(now.ns(metric)) * share), (metric,))
     if workers:
         yield from _start(now, _theirs(now.ns(names.START), now.ns(names.STARTING_WORKERS)))
-        yield Candidate(Cause.FETCH, _fetched(now), ("sched/main_offcpu_ns",))
+        yield Candidate(Cause.FETCH, fetched(now), ("sched/main_offcpu_ns",))
         yield _locked_out(now.parts.loader_interpreter)
         return
     # The training thread makes the batches. Of all that it computed and slept, how much must lie

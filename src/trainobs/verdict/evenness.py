@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.replay.trace import Floats
+from trainobs.replay.metric_columns import Floats
 from trainobs.verdict.summed_steps import WINDOW, SummedSteps
 
 MOST = 0.7

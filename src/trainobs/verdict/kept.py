@@ -10,10 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.replay.trace import Floats
-
-KEPT = "batch/kept_ns"
-"""Of the waits for finished batches, the time in which their workers made others."""
+from trainobs.replay.metric_columns import KEPT, Floats
 
 MADE = "batch/made_compute_ns"
 """What workers computed to make batches, of whichever step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainobs.replay.trace import BATCH, BATCH_BYTES, BATCH_MARKS, BATCH_TIMES, USED
+from trainobs.replay.metric_columns import BATCH, BATCH_BYTES, BATCH_MARKS, BATCH_TIMES, USED
 from trainobs.verdict import kept
 
 STEP = "step/duration_ns"

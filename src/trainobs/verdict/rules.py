@@ -10,15 +10,17 @@ import numpy as np
 from trainobs.core.catalogue.named import named_phase
 from trainobs.core.text import percent
 from trainobs.replay.changes import MOST_WORKERS
+from trainobs.replay.handover import NO_DRAW
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.advice import KERNELS, advise
 from trainobs.verdict.asleep import helpers_ns, used_in_wait
-from trainobs.verdict.causes import asleep_for_nobody, find, kernels_share, reads_again
+from trainobs.verdict.causes import find, kernels_share, reads_again
 from trainobs.verdict.cpus import FULL, contention, cpus_used, free_cpus, is_full
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
 from trainobs.verdict.evidence import WORTH_SHOWING, evidence, metrics_of
+from trainobs.verdict.handover import asleep_for_nobody
 from trainobs.verdict.parts import (
     BOUND,
     HOLDS,
@@ -305,6 +307,8 @@ def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
         cpus=free_cpus(now) or cpus,
         most_cpus=cpus,
         threads=facts.torch_threads or 0,
+        tensors=facts.tensors or 0,
+        draw=facts.draw or NO_DRAW,
         has_new_workers=facts.has_new_workers,
     )
     unknown = unpredictable(facts, sample)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trainobs.core.catalogue.named import named_phase
 from trainobs.core.quotients import divided
 from trainobs.core.records import SETUP, StepTable
-from trainobs.replay.trace import Floats
+from trainobs.replay.metric_columns import Floats
 from trainobs.verdict import metric_names as names
 
 _INDEX = {name: index for index, name in enumerate(names.INPUTS)}

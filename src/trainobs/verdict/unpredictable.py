@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.text import percent
-from trainobs.replay.trace import Floats
+from trainobs.replay.metric_columns import Floats
 from trainobs.verdict.metric_names import STEP
 from trainobs.verdict.summed_steps import Sample
 from trainobs.verdict.verdict import Facts

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from trainobs.core.records import RunInfo
 from trainobs.replay.changes import KNOWN
+from trainobs.replay.handover import Draw
 
 
 class VerdictKind(Enum):
@@ -48,6 +49,7 @@ class Cause(Enum):
         "the loader asleep, for something not known (a device, a network, a lock, a thread, a "
         "process)"
     )
+    SAMPLER = "the sampler of the loader, which the training thread asks for each batch"
     FETCH = "what the training thread itself computes to get a batch"
     HANDOVER = "the hand-over of batches"
     START = "workers that start and end with each epoch"
@@ -119,8 +121,8 @@ class Facts:
         memory_bytes: memory of the machine for each of its ranks; None: unknown.
         workers: worker processes of the training loader, 0 for none; None: unknown.
         prefetch: batches that each of them may be ahead.
-        tensors: in a batch that they hand over, at least, where all such loaders have as many;
-            None: unknown.
+        tensors: in a batch, at least, where all such loaders have as many; None: unknown.
+        draw: what their samplers take of the training thread for a batch; None: unknown.
         torch_threads: threads of torch in one operation; None: unknown.
         has_persistent_workers: whether they live on between epochs, or may: some of several
             loaders have such.
@@ -145,6 +147,7 @@ class Facts:
     workers: int | None = None
     prefetch: int = 2
     tensors: int | None = None
+    draw: Draw | None = None
     torch_threads: int | None = None
     has_persistent_workers: bool = False
     has_new_loaders: bool | None = False
@@ -287,6 +290,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         workers=workers,
         prefetch=loader.get("prefetch_factor") or 2,
         tensors=_tensors(loaders),
+        draw=_draw(loaders),
         torch_threads=settings.get("torch_threads"),
         has_persistent_workers=any(one.get("persistent_workers") for one in loaders),
         has_new_loaders=_are_made_anew(loaders),
@@ -302,6 +306,12 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
 def _tensors(loaders: Sequence[Mapping[str, Any]]) -> int | None:
     counts = {one.get("tensors_per_batch") for one in loaders}
     return counts.pop() if len(counts) == 1 else None
+
+
+def _draw(loaders: Sequence[Mapping[str, Any]]) -> Draw | None:
+    timed = [one["sampler"] for one in loaders if one.get("sampler")]
+    batches, ns, cpu_ns = (sum(one[key] for one in timed) for key in ("batches", "ns", "cpu_ns"))
+    return Draw(cpu_ns / batches, (ns - cpu_ns) / batches) if batches else None
 
 
 FEW_PASSES = 3
