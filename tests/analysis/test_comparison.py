@@ -377,7 +377,7 @@ def test_a_page_fits_a_screen(write, capsys):
 
 
 def test_an_interval_that_tells_nothing_is_not_told():
-    found = {"answer": "none", "gain": 1.0, "gain_interval": (0.004, 279.1), "why_unknown": None}
+    found = {"answer": "none", "gain": 1.0, "gain_interval": (0.004, 279.1), "per": "step"}
     assert "too few" in comparison._sentence(found)
     assert "0.90 to 1.20" in comparison._sentence({**found, "gain_interval": (0.9, 1.2)})
 

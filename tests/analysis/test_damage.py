@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.analysis.runs import loader_bound
 from tests.samples import batch, info
 from trainobs.analysis.no_steps import reason
 from trainobs.analysis.summary import summarize
@@ -293,3 +294,20 @@ def test_that_all_cells_of_the_kernel_are_gone_is_told(write_run, capsys):
     text = capsys.readouterr().out
     assert "lost       1 file of other tables cannot be read" in text
     assert "  rank=0/kernel-00000.parquet: no such file" in text
+
+
+def test_a_run_without_ebpf_never_had_cells_of_the_kernel(write_run):
+    path = write_run(level="procfs", capabilities={"ebpf": "Operation not permitted"})
+    for file in (path / "rank=0").glob("kernel-*.parquet"):
+        file.unlink()
+    assert summarize(RunLog.open(path))["lost"]["files"] == {}
+
+
+def test_that_all_steps_are_gone_is_told_where_batches_name_them(tmp_path, capsys):
+    path = loader_bound(tmp_path / "run")
+    for file in (path / "rank=0").glob("steps-*.parquet"):
+        file.unlink()
+    assert main(["report", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "1 file of steps cannot be read" in text
+    assert "rank=0/steps-00000.parquet: no such file" in text

@@ -12,7 +12,7 @@ from trainobs.runlog.reader import RunLog
     ("seen", "said"),
     [
         ((1, 1), ""),
-        ((8, 1), ""),  # gradients of more batches: still the optimizer's steps
+        ((1.03, 1), ""),
         ((12, 12), "one of B has 12 optimizer steps"),
         ((1.12, 1.12), "one of B has 1.12 optimizer steps"),
         ((2, 0), "one of B has 2 backward passes"),
@@ -32,3 +32,14 @@ def test_other_numbers_of_optimizer_steps_are_other_steps(write_run, seen, said)
     told = f"a step of B{said[8:]}; of others that is not known" if said else ""
     assert unlike([marked], [new]) == told
     assert unlike([marked], [marked]) == ""
+
+
+def test_steps_of_more_batches_are_other_steps_as_seen_from_outside(write_run):
+    """Gradients of eight batches are one step of the optimizer, of eight times the work."""
+
+    def seen_run(name, backward):
+        settings = {"attached": {"events_per_step": {"backward": backward, "optimizer": 1}}}
+        return RunLog.open(write_run(name, settings=settings))
+
+    told = "a step of A has 1 backward pass, and one of B has 8 backward passes"
+    assert unlike([seen_run("one", 1)], [seen_run("eight", 8)]) == told

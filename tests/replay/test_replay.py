@@ -11,7 +11,7 @@ from tests.replay.constructed import MS, STEPS, replay, run, step_ms
 from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import KNOWN, SYNCHRONIZING, Change, with_changes
 from trainobs.replay.handover import Draw, Handover
-from trainobs.replay.parsing import examples, parse
+from trainobs.replay.parsing import examples, parse, parse_together
 from trainobs.replay.workers import SLOWER
 
 BUSY = np.zeros(STEPS) + 30 * MS
@@ -299,6 +299,11 @@ def test_what_a_change_lacks_is_told(word, told):
         parse([word])
 
 
+def test_two_values_of_one_change_are_refused():
+    with pytest.raises(TrainobsError, match="workers is given 2 times"):
+        parse_together(["num_workers=2", "workers=4"])
+
+
 @pytest.mark.parametrize(
     "word",
     ["", "worker=2", "workers", "workers=", "workers=-1", "workers=1.5", "workers=nan"]
@@ -311,7 +316,7 @@ def test_what_a_change_lacks_is_told(word, told):
         "threads=0",
         "threads=1.5",
     ]
-    + ["cpus=inf", "others=1", "others=-0.5", "others"],
+    + ["cpus=inf", "cpus=0", "others=1", "others=-0.5", "others"],
 )
 def test_a_change_that_makes_no_sense_is_refused_with_what_does(word):
     with pytest.raises(TrainobsError, match=r"cannot be predicted[\s\S]*found:[\s\S]*do:"):

@@ -11,6 +11,7 @@ import pytest
 from trainobs.core.abi import BATCH, BATCHES, MAIN_WORKER, Phase
 from trainobs.steps.closed_step import ClosedStep, packed
 from trainobs.steps.ledger import (
+    BATCH_COUNT,
     MAX_FOLLOWED,
     MAX_KEPT,
     OF_WORKERS,
@@ -124,7 +125,8 @@ def test_what_is_not_known_is_not_0(reason):
     steps = [step(1, 0, 40), step(2, 40, 200, 70, unexplained=int(reason == "unexplained"))]
     columns, rows = book.close(*steps)
     if reason == "untimed":
-        assert columns.keys() == {TURNOVER, OF_WORKERS}
+        assert columns.keys() == {TURNOVER, OF_WORKERS, BATCH_COUNT}
+        assert columns[BATCH_COUNT] == [0, 1]
         assert [
             rows[0][name] for name in ("device_ns", "cpu_wait_ns", "compute_ns", "sleep_ns")
         ] == [-1] * 4

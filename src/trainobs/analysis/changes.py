@@ -11,6 +11,7 @@ import numpy as np
 from trainobs.analysis.conditions import per_step
 from trainobs.analysis.other_loaders import others
 from trainobs.analysis.step_kinds import events_of
+from trainobs.analysis.step_work import work_of
 from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.analysis.whatif import replayed
 from trainobs.core.errors import TrainobsError
@@ -41,7 +42,10 @@ _LEVEL, _TRAINOBS = "level of observation", "trainobs"
 
 _EVENTS = {"optimizer": "optimizer steps a step", "backward": "backward passes a step"}
 
+_BATCHES = "batches a step"
+
 _UNKNOWN_IF_NONE = (
+    _BATCHES,
     *("workers", "loaders", "torch_threads", "cpus", "host", "kernel", "python", "torch", _LEVEL),
     *_EVENTS.values(),
 )
@@ -92,7 +96,7 @@ def facts(run: RunLog) -> dict[str, Any]:
     else:
         loaders.remove(own)
     host, settings = run.info.get("host", {}), run.info.get("settings", {})
-    events = events_of(run)
+    events, work = events_of(run), work_of(run)
     return {
         **{name: own[name] for name in _OF_A_LOADER if name in own},
         **{
@@ -102,6 +106,7 @@ def facts(run: RunLog) -> dict[str, Any]:
             if name in one
         },
         "loaders": count or None,
+        _BATCHES: None if work.batches is None else round(work.batches, 1),
         "torch_threads": settings.get("torch_threads"),
         "cpus": known.usable_cpus,
         "world_size": known.world_size,

@@ -19,6 +19,7 @@ from trainobs.analysis.part_means import (
     parts_of,
 )
 from trainobs.analysis.step_kinds import unlike
+from trainobs.analysis.step_work import unequal, work_of
 from trainobs.analysis.welch import Estimate, estimate, half_width, relative
 from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.labels import LABELS, label_of
@@ -39,6 +40,10 @@ UNKNOWN_SHARE = 0.25
 """Of the CPUs, taken by others: assumed of a run that does not tell. Of pairs of equal single runs
 on a busy machine 5 % were called different with a doubt of this size, and 17 to 20 % without."""
 
+_MOST_DOUBT = 0.99
+"""Share of the time of a step by which it may be too long, at most: without what others took of the
+CPUs, a step may have been a hundred times as fast."""
+
 _SIDES = ("A", "B")
 
 
@@ -53,7 +58,9 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
           worth naming; "unknown" where there is no interval, and `why_unknown`.
         * step_ns: pair: mean of all steps but the first.
         * gain: how many times as fast B is: the ratio a / b of these, None where their steps are
-          not the same thing; `gain_interval`: [low, high], which holds it at 95 %.
+          not the same thing; `gain_interval`: [low, high], which holds it at 95 %. `per`: "step";
+          "sample" or "batch", and `work` says why, where their steps take different numbers of
+          these: the gain is that of the time of one.
         * units: "runs", of which the interval was made, or "blocks" of consecutive steps where
           each side is one run. `these_runs`: [low, high] for just these two, without what equal
           runs differ by; None for several.
@@ -81,11 +88,21 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
     found = changes(old, new)
     others = [others_share(run) for run in (*old, *new)]
     is_in_turn = _are_in_turn(old, new)
-    interval = Intervals(means, others, is_in_turn=is_in_turn, unlike=unlike(old, new))
+    work = unequal(old, new)
+    unknown = work.told if work and work.ratio is None else ""
+    interval = Intervals(
+        means,
+        others,
+        is_in_turn=is_in_turn,
+        unlike=unlike(old, new) or unknown,
+        work=work.ratio if work and work.ratio else 1.0,
+    )
     gain, parts = interval.gain(), parts_of(every)
     prediction = predicted(old[0], found)
     return {
         **gain,
+        "per": work.unit if work and gain["gain"] else "step",
+        "work": work.told if work and gain["gain"] else None,
         "parts": list(interval.told(parts, _rows(parts))),
         "conditions": conditions(old, new),
         "changes": found,
@@ -111,6 +128,7 @@ class Intervals:
             that changes meanwhile looks like a difference.
         unlike: why their steps are not the same thing, so that no interval holds anything; "" if
             they are.
+        work: data that a step of B takes, over that of one of A.
     """
 
     def __init__(
@@ -120,9 +138,11 @@ class Intervals:
         *,
         is_in_turn: bool = False,
         unlike: str = "",
+        work: float = 1.0,
     ) -> None:
         self._sides = sides
         self._unlike = unlike
+        self._work = work
         self._others = [UNKNOWN_SHARE if share is None else share for share in others]
         self._is_in_turn = is_in_turn
         self._alone = all(len(side) == 1 for side in sides)
@@ -135,10 +155,11 @@ class Intervals:
     def gain(self) -> dict[str, Any]:
         """What is told of the whole step."""
         steps = [one.of[STEP] for side in self._sides for one in side]
-        middle = math.log(self._a.mean / self._b.mean)
+        middle = math.log(self._a.mean / self._b.mean * self._work)
         within = half_width(relative(self._a), relative(self._b), CONFIDENCE)
         means = (self._a.mean, self._b.mean)
-        doubts = [ns / mean for ns, mean in zip(self._doubts(steps, means), means, strict=True)]
+        shares = [ns / mean for ns, mean in zip(self._doubts(steps, means), means, strict=True)]
+        doubts = [-math.log1p(-min(share, _MOST_DOUBT)) for share in shares]
         half = math.hypot(within, math.log1p(self._equal_runs), *doubts)
         low, high = math.exp(middle - half), math.exp(middle + half)
         alone = [math.exp(middle - within), math.exp(middle + within)]
@@ -303,6 +324,8 @@ def _notes(
         more = _SIDES[found[OTHERS][1] > found[OTHERS][0]]
         yield f"other processes took more of the CPUs of {more}: a difference may be theirs"
     every = [run for side in sides for run in side]
+    if any(run.info.get("loaders") and work_of(run).batches is None for run in every):
+        yield "how many batches a step has is not known of all runs: it is taken to be the same"
     for run in every:
         if run.unreadable:
             count = len(run.unreadable)

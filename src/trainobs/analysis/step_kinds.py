@@ -58,6 +58,17 @@ def unlike(old: Sequence[RunLog], new: Sequence[RunLog]) -> str:
             return f"a step of {seen[0][0]} has {seen[0][1].told()}, and {whose} has {kind.told()}"
         if len(seen) < len(found) and not kind.is_like(StepKind("optimizer", 1.0)):
             return f"a step of {side} has {kind.told()}; of others that is not known"
+    return _of_several_batches(list(zip(sides, (*old, *new), strict=True)))
+
+
+def _of_several_batches(runs: Sequence[tuple[str, RunLog]]) -> str:
+    """Why steps of the optimizer are of different numbers of batches; "" if that is not seen."""
+    passes = [(side, events_of(run).get("backward", 0.0)) for side, run in runs]
+    first = StepKind("backward", passes[0][1])
+    for side, count in passes[1:]:
+        other = StepKind("backward", count)
+        if first.count and count and not other.is_like(first):
+            return f"a step of A has {first.told()}, and one of {side} has {other.told()}"
     return ""
 
 

@@ -33,6 +33,7 @@ from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.catalogue.named import metric_of_phase
 from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.cells import StepCells
+from trainobs.core.coverage import Coverage
 from trainobs.core.histogram import BLOCK_READ, EDGES_NS, LATENCIES, Latency, percentile
 from trainobs.core.metrics import MetricKind, evaluate
 from trainobs.core.records import SETUP
@@ -278,11 +279,22 @@ def _missing_steps(run: RunLog, rank: RankLog) -> int:
 
 
 def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Path, str]:
-    """The table of the kernel's cells, where steps have numbers that are formed from it."""
+    """Tables that are not there, though others tell of what was in them.
+
+    Steps have numbers that are formed from the kernel's cells; batches name the steps they were
+    for.
+    """
     formed = (metrics[metric.name]["max"] is not None for metric in CATALOGUE if metric.formula)
-    if rank.files[KERNEL] or rank.files.unreadable(KERNEL) or not any(formed):
-        return {}
-    return {part_file(run.path, rank.rank, KERNEL, 0): "no such file"}
+    states = run.info.get("capabilities") or {}
+    by_kernel = any(states.get(program) == "on" for program in Coverage.EVERY_PROGRAM)
+    gone = [KERNEL] if by_kernel and any(formed) and not _has(rank, KERNEL) else []
+    if not _has(rank, STEPS) and (rank.columns(BATCHES, ("for_step",))["for_step"] >= 0).any():
+        gone.append(STEPS)
+    return {part_file(run.path, rank.rank, table, 0): "no such file" for table in gone}
+
+
+def _has(rank: RankLog, table: str) -> bool:
+    return bool(rank.files[table] or rank.files.unreadable(table))
 
 
 def _free_bytes(path: Path) -> int | None:

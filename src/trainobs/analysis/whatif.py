@@ -12,7 +12,7 @@ from trainobs.analysis.unknown_batches import Unknown, unreadable_of, why_unknow
 from trainobs.analysis.verdicts import summed_steps
 from trainobs.analysis.would_help import TRIED, told
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.parsing import examples, parse
+from trainobs.replay.parsing import examples, parse, parse_together
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
@@ -66,7 +66,7 @@ def predict(run: Path, changes: Mapping[str, float | bool | str]) -> Prediction:
         TrainobsError: a change is not known, or the run cannot be replayed.
     """
     words = [name if value is True else f"{name}={value}" for name, value in changes.items()]
-    return replayed(RunLog.open(run)).predict(parse(words))
+    return replayed(RunLog.open(run)).predict(parse_together(words))
 
 
 def whatif(run: RunLog, words: list[str]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def whatif(run: RunLog, words: list[str]) -> dict[str, Any]:
     Raises:
         TrainobsError: a change is not known, or the run cannot be replayed.
     """
-    asked, replay = [parse(words)], replayed(run)
+    asked, replay = [parse_together(words)], replayed(run)
     if not words:
         tried = (change for change in parse(TRIED) if replay.can_try(change.name))
         asked = [(change,) for change in tried]

@@ -330,7 +330,7 @@ KNOWN: Mapping[str, Kind] = {
         is_count=True,
         least=1.0,
     ),
-    "cpus": Kind(_cpus, "CPUs of this run, all to itself"),
+    "cpus": Kind(_cpus, "CPUs of this run, all to itself", least=0.1),
     "others": Kind(
         _others, "share of the CPUs that other processes take", example="0.5", refused=_too_large
     ),

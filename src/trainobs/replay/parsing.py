@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from trainobs.core.errors import TrainobsError
@@ -35,6 +35,20 @@ def parse(words: Iterable[str]) -> tuple[Change, ...]:
         TrainobsError: one is not known, or its value is of no use.
     """
     return tuple(map(_parse, words))
+
+
+def parse_together(words: Sequence[str]) -> tuple[Change, ...]:
+    """The same of changes that are made at once.
+
+    Raises:
+        TrainobsError: as `parse`; or two are of the same.
+    """
+    changes = parse(words)
+    names = [change.name for change in changes]
+    for word, name in zip(words, names, strict=True):
+        if names.count(name) > 1:
+            raise _refused(word, f"{name} is given {names.count(name)} times", "it once")
+    return changes
 
 
 def _parse(word: str) -> Change:

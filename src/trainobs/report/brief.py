@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from trainobs.core.labels import LEVELS, PART_OF, label_among
+from trainobs.core.labels import PART_OF, label_among
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
 from trainobs.report import brief_lines, empty
 from trainobs.report.losses import found_and_remedy, lost, not_observed, unreadable
@@ -15,6 +15,7 @@ from trainobs.report.sections import (
     PART_LABELS,
     attached,
     first_step,
+    observed_by,
     own_share,
     part,
     part_label,
@@ -112,7 +113,7 @@ def _head(summary: dict[str, Any], room: _Room, now_ns: int, is_newest: bool) ->
     where += f", rank {summary['rank']} of {world_size}" if (world_size or 1) > 1 else ""
     share = own_share(summary)
     cost = "" if share is None else f", which took {share}"
-    by = LEVELS.get(summary["level"], summary["level"]) or "unknown means"
+    by = observed_by(summary)
     yield from statement(
         f"  {_age(summary, now_ns)}{where}; observed by {by}{cost}", room.statement
     )

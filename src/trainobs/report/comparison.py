@@ -38,13 +38,14 @@ def piece(found: Found) -> dict[str, Any]:
     Args:
         found: what `analysis.comparison.compare` returns.
     """
-    alone = " ".join(map(str.strip, _alone(found)))
+    alone = " ".join(map(str.strip, (*_work(found), *_alone(found))))
     text = {"answer": _sentence(found), "alone": alone, "predicted": _prediction(found)}
     return {**found, "text": text}
 
 
 def _answer(found: Found) -> Iterator[str]:
     yield _sentence(found)
+    yield from _work(found)
     yield from _alone(found)
 
 
@@ -60,12 +61,19 @@ def _sentence(found: Found) -> str:
         return "No difference is shown: the runs are too few, or differ too much, to tell"
     low, high = map(times, ends)
     slow_low, slow_high = (times(1 / gain) for gain in reversed(ends))
+    of = "" if found["per"] == "step" else f", per {found['per']}"
     return {
-        "faster": f"B is {times(found['gain'])} times as fast as A ({low} to {high})",
-        "slower": f"B is slower: a step takes {times(1 / found['gain'])} times as long as in A "
-        f"({slow_low} to {slow_high})",
-        "none": f"No difference is shown: B is {low} to {high} times as fast as A, within noise",
+        "faster": f"B is {times(found['gain'])} times as fast as A ({low} to {high}){of}",
+        "slower": f"B is slower: a {found['per']} takes {times(1 / found['gain'])} times as long "
+        f"as in A ({slow_low} to {slow_high})",
+        "none": f"No difference is shown: B is {low} to {high} times as fast as A{of}, within "
+        "noise",
     }[found["answer"]]
+
+
+def _work(found: Found) -> Iterator[str]:
+    if found["work"]:
+        yield f"  {found['work']}: times below are those of steps."
 
 
 def _alone(found: Found) -> Iterator[str]:

@@ -42,6 +42,7 @@ SPLIT = ("loader/device_ns", "loader/cpu_wait_ns", "loader/compute_ns", "loader/
 REST = "loader/handover_ns"
 TURNOVER = "loader/start_stop_ns"
 OF_WORKERS = "loader/worker_start_stop_ns"
+BATCH_COUNT = "loader/batch_count"
 
 Columns = dict[str, npt.NDArray[np.float64]]
 Key = tuple[int, int, int, int]
@@ -221,7 +222,7 @@ class Ledger:
         for name in unknown:
             if rows is not None:
                 rows[name] = UNKNOWN
-        return split.columns(timed=self._timed), rows
+        return split.columns(timed=self._timed, marked=self.marks), rows
 
     def _finished(self, steps: ClosedSteps, last: bool) -> Rows:
         """Keep the batches that are finished; returns those that no fetch will name."""
@@ -282,6 +283,7 @@ class _Split:
         self._steps = steps
         self._parts = np.zeros((len(steps), len(SPLIT)))
         self._turns = np.zeros((len(steps), 2))  # in all, and surely of workers
+        self._counts = np.zeros(len(steps))
         self._known = steps.unexplained == 0
 
     def take(self, fetches: Ints, is_known: npt.NDArray[np.bool_], rows: Rows) -> None:
@@ -297,6 +299,7 @@ class _Split:
         place = self._steps.places(fetches[:, _SERIAL])
         waited = (fetches[:, _WAITED] > 0) & (place >= 0)
         self._known[place[waited & ~is_known]] = False
+        self._counts += np.bincount(place[waited], minlength=len(self._counts))
         got, place, waited = fetches[is_known], place[is_known], waited[is_known]
         rows["fetch_begin_ns"], rows["fetch_end_ns"] = got[:, _BEGIN], got[:, _END]
         delivered = (got[:, _DELIVERED] > 0) & (place >= 0)
@@ -312,9 +315,14 @@ class _Split:
             place = self._steps.places(table[:, 0])
             np.add.at(self._turns, place[place >= 0], table[place >= 0, 1:])
 
-    def columns(self, *, timed: bool) -> Columns:
-        """The parts in whole ns, which add up to the wait; NaN where one is unknown."""
+    def columns(self, *, timed: bool, marked: bool) -> Columns:
+        """The parts in whole ns, which add up to the wait; NaN where one is unknown.
+
+        Fetches are told of batches that are marked alone, and so is their number.
+        """
         columns = dict(zip((TURNOVER, OF_WORKERS), self._turns.T, strict=True))
+        if marked:
+            columns[BATCH_COUNT] = self._counts
         if timed:
             wait = self._steps.phase_ns[:, Phase.LOADER].astype(np.float64)
             total = self._parts.sum(axis=1)

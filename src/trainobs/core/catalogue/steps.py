@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainobs.core.abi import FileClass, Op, Phase
 from trainobs.core.catalogue.making import WORKER, kernel, loader_part, phase, timed
-from trainobs.core.metrics import Cells, Metric
+from trainobs.core.metrics import Cells, Metric, MetricKind
 
 STEPS: tuple[Metric, ...] = (
     timed(
@@ -58,6 +58,14 @@ STEPS: tuple[Metric, ...] = (
         "started them, or waited for them to begin or to end. The rest may be a sampler that makes "
         "its order.",
         blind="The end of workers of an iterable data set. Null in run logs of older versions.",
+    ),
+    Metric(
+        "loader/batch_count",
+        "batches",
+        MetricKind.SUM,
+        "training loop",
+        "Batches that the training thread took from torch's loaders, but for those of validation.",
+        "Batches of a loader of one's own. Null without eBPF.",
     ),
     kernel(
         "loader/received_bytes",

@@ -119,7 +119,8 @@ TASKS: tuple[Metric, ...] = (
             f"Time the training thread slept {where}, for something that is not known: a network, "
             "a timer, another process.",
             source="sched_switch",
-            blind="Waiting for another thread of the process is not in it (sched/main_await_ns).",
+            blind="Waiting for another thread of the process is not in it (sched/main_await_ns). "
+            "Of a phase that nobody marks it is 0: all is in sched/other_sleep_ns.",
         )
         for phase, where in {
             Phase.TRANSFER: "while it moved the batch to the device",

@@ -1,0 +1,94 @@
+"""Steps of different work: by how much, and what a comparison makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.analysis.runs import HOST, LOADER, steps_of, write
+from trainobs import observe
+from trainobs.analysis.comparison import compare
+from trainobs.analysis.step_work import StepWork, work_of
+from trainobs.report import comparison
+from trainobs.runlog.reader import RunLog
+
+
+def run_of(path, *, batches: int | None, batch_size: int | None, step_ms: float):
+    """A run whose steps take so many batches of its one loader; the last of all is of another."""
+    count = np.nan if batches is None else float(batches)
+    table = steps_of(1, step_ms - 1, loader__batch_count=[count] * 200)
+    rows = np.repeat(table.batches, batches or 1)
+    rows["loader"] = 7
+    rows = np.append(rows, rows[-1:])
+    rows["loader"][-1], rows["for_step"][-1] = 8, -1
+    loaders = [
+        {**LOADER, "batch_size": 1000, "serial": 8},
+        {**LOADER, "batch_size": batch_size, "serial": 7},
+    ]
+    table, host = replace(table, batches=rows), {**HOST, "hostname": path.name}
+    return RunLog.open(write(path, table, loaders=loaders, host=host, end={}))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "per", "gain", "told"),
+    [
+        ((4, 8, 40), (1, 8, 10), "sample", 1.0, "4 batches of 8, and one of B has 1 batch of 8"),
+        ((1, 32, 15), (1, 8, 10), "sample", 0.375, "1 batch of 32, and one of B has 1 batch of 8"),
+        ((2, 8, 20), (1, 16, 10), "sample", 2.0, "2 batches of 8, and one of B has 1 batch of 16"),
+        ((2, None, 20), (1, None, 15), "batch", 2 / 3, "2 batches, and one of B has 1 batch"),
+        (
+            (None, 32, 15),
+            (None, 8, 10),
+            "sample",
+            0.375,
+            "batches of 32, and one of B has batches of 8",
+        ),
+        ((None, 8, 20), (None, 8, 10), "step", 2.0, None),
+        ((1, 8, 20), (1, 8, 10), "step", 2.0, None),
+        ((1, None, 20), (1, 8, 10), "step", 2.0, None),
+        ((2, None, 20), (1, 8, 10), "step", None, "2 batches, and one of B has 1 batch of 8"),
+    ],
+)
+def test_runs_are_compared_by_what_their_steps_take(tmp_path, a, b, per, gain, told):
+    old, new = (
+        run_of(tmp_path / name, batches=one[0], batch_size=one[1], step_ms=one[2])
+        for name, one in (("a", a), ("b", b))
+    )
+    found = compare([old], [new])
+    assert found["per"] == per
+    text = comparison.render(found)
+    if gain is None:
+        assert found["gain"] is None
+        assert f"Whether B is faster is unknown: a step of A has {told}" in text
+        return
+    assert found["gain"] == pytest.approx(gain, rel=0.01)
+    assert (found["work"] is None) == (told is None)
+    if told:
+        assert f"  a step of A has {told}: times below are those of steps." in text
+    note = "how many batches a step has is not known of all runs: it is taken to be the same"
+    assert (note in found["notes"]) == (a[0] is None)
+    low, high = found["gain_interval"]
+    assert low < gain < high
+    answer = "none" if low < 1 < high else "faster" if gain > 1 else "slower"
+    assert found["answer"] == answer
+    if answer == "slower":
+        assert f"B is slower: a {per} takes" in text
+
+
+def test_runs_of_one_side_whose_steps_take_different_work_are_no_side(tmp_path):
+    runs = [
+        run_of(tmp_path / str(count), batches=count, batch_size=8, step_ms=10) for count in (1, 2)
+    ]
+    other = run_of(tmp_path / "b", batches=1, batch_size=8, step_ms=10)
+    told = comparison.render(compare(runs, [other]))
+    assert "unknown: a step of A has 1 batch of 8, and another has 2 batches of 8" in told
+
+
+def test_without_ebpf_nobody_counts_batches(tmp_path):
+    with observe(run_dir=tmp_path / "run", probes=[], quiet=True):
+        list(DataLoader(torch.ones(96, 3), 4))
+    assert work_of(RunLog.open(tmp_path / "run")) == StepWork(None, (4,))
