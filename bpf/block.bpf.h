@@ -231,13 +231,18 @@ static __always_inline void count_in_session(struct request_end *end, u32 slot, 
 		end->counted |= 1ULL << slot;
 }
 
-/* One session for each bio. Not a loop in a loop, through which the verifier goes far more often. */
-static long count_bio(u32 index, struct request_end *end)
+/* One session for each bio: not a loop in a loop, through which the verifier goes far more often. Global,
+ * so that it goes through this once, and not once for each turn that knows more of the request. */
+__noinline int count_next(struct request_end *end)
 {
-	u32 slot = end->slot++ & (TOBS_SLOTS - 1);
-	struct bio *bio = end->bio;
-	u32 bytes = BPF_CORE_READ(bio, bi_iter.bi_size);
+	struct bio *bio;
+	u32 slot, bytes;
 
+	if (!end)
+		return 1;
+	slot = end->slot++ & (TOBS_SLOTS - 1);
+	bio = end->bio;
+	bytes = BPF_CORE_READ(bio, bi_iter.bi_size);
 	if (bytes > end->left)
 		bytes = end->left;
 	if (is_open(slot))
@@ -251,13 +256,18 @@ static long count_bio(u32 index, struct request_end *end)
 	return !end->left || !end->bio;
 }
 
+static long count_bio(u32 index, struct request_end *end)
+{
+	return count_next(end) != 0;
+}
+
 /* For kernels without bpf_loop: global, so that a loop of it is verified as quickly as one turn. */
 __noinline int count_bios(struct request_end *end)
 {
 	if (HAS_HELPER(loop))
 		return 1;
 	for (u64 i = 0; end && i < BIOS_AT_ONCE; i++)
-		if (count_bio(i, end))
+		if (count_next(end))
 			return 1;
 	return !end;
 }
