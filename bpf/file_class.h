@@ -130,31 +130,42 @@ struct climb {
 	u32 class; /* of the one that was found; otherwise as it was */
 };
 
-static long climb_on(u32 index, struct climb *climb)
+/* Go up by one; false: there is no more to do. Global, as class_by_path. */
+__noinline int climb_on(struct climb *climb)
 {
-	struct dentry *dentry = climb->dentry, *parent = BPF_CORE_READ(dentry, d_parent);
-	struct inode_key key = key_of(BPF_CORE_READ(dentry, d_inode));
-	u32 *class = in_session(&session_roots, climb->slot, &key);
+	struct dentry *dentry, *parent;
+	struct inode_key key;
+	u32 *class;
 
+	if (!climb)
+		return false;
+	dentry = climb->dentry;
+	parent = BPF_CORE_READ(dentry, d_parent);
+	key = key_of(BPF_CORE_READ(dentry, d_inode));
+	class = in_session(&session_roots, climb->slot, &key);
+	climb->dentry = parent;
 	if (class)
 		climb->class = *class;
-	climb->dentry = parent;
-	return class || !parent || parent == dentry;
+	return !class && parent && parent != dentry;
 }
 
-/* Global, so that the verifier walks through it once and not once for each way that leads here; such
- * a function takes no pointers, only numbers. */
+static long climb_in_loop(u32 index, struct climb *climb)
+{
+	return !climb_on(climb);
+}
+
+/* Global, so that the verifier walks through it once and not once for each way that leads here. Such a
+ * function takes numbers, or structures with nothing but numbers in them. */
 __noinline u32 class_by_path(u32 slot, u64 name, u32 otherwise)
 {
 	struct climb climb = { (struct dentry *)name, slot, otherwise };
 
 	if (HAS_HELPER(loop)) {
-		bpf_loop(MAX_DEPTH, climb_on, &climb, 0);
+		bpf_loop(MAX_DEPTH, climb_in_loop, &climb, 0);
 		return climb.class;
 	}
-	/* 64 bits: v5.15 does not know what a shorter counter held that it kept on the stack. */
 	for (u64 i = 0; i < MAX_DEPTH; i++)
-		if (climb_on(i, &climb))
+		if (!climb_on(&climb))
 			break;
 	return climb.class;
 }
@@ -181,20 +192,14 @@ static __always_inline u32 class_by_magic(u64 magic)
 	return TOBS_OTHER;
 }
 
-/*
- * Class of a regular file by a name of it; NULL stands for any. It is kept with the inode, so that
- * the block layer and write-back, which see only inodes, find it.
- */
-__noinline u32 regular_class(u32 slot, u64 inode_address, u64 name)
+/* Class of a regular file that is not known, or not of this epoch; `before`: what it was. */
+__noinline u32 decided_class(u32 slot, u64 inode_address, u64 name, u32 before, u32 written)
 {
 	struct inode *inode = (struct inode *)inode_address;
 	struct dentry *dentry = (struct dentry *)name;
 	struct inode_key key = key_of(inode);
-	struct inode_class *known = in_session(&session_classes, slot, &key);
-	u32 class, epoch = class_epoch(slot), written = known ? known->written : 0;
+	u32 class, epoch = class_epoch(slot);
 
-	if (known && known->epoch == epoch)
-		return known->class;
 	if (!dentry)
 		dentry = dentry_of(inode);
 	class = class_by_magic(BPF_CORE_READ(inode, i_sb, s_magic));
@@ -202,10 +207,29 @@ __noinline u32 regular_class(u32 slot, u64 inode_address, u64 name)
 		class = TOBS_LIBRARY;
 	class = class_by_path(slot, (u64)dentry, class);
 	/* A checkpoint is known by who wrote it when, which no path tells: it stays one. */
-	if (known && known->class == TOBS_CHECKPOINT)
+	if (before == TOBS_CHECKPOINT)
 		class = TOBS_CHECKPOINT;
 	keep_class(slot, &key, class, epoch, written);
 	return class;
+}
+
+/*
+ * Class of a regular file by a name of it; NULL stands for any. It is kept with the inode, so that
+ * the block layer and write-back, which see only inodes, find it.
+ */
+__noinline u32 regular_class(u32 slot, u64 inode, u64 name)
+{
+	struct inode_key key = key_of((struct inode *)inode);
+	struct inode_class *known = in_session(&session_classes, slot, &key);
+	u32 before = TOBS_OTHER, written = 0;
+
+	if (known) {
+		if (known->epoch == class_epoch(slot))
+			return known->class;
+		before = known->class;
+		written = known->written;
+	}
+	return decided_class(slot, inode, name, before, written);
 }
 
 /* A file that a call works on. */
@@ -232,23 +256,28 @@ static __always_inline u32 flags_of(struct target *target)
 	return READ(struct file, target->file, f_flags);
 }
 
-/* Class of a regular file. A task mostly calls on the file it called on last, so it remembers one:
- * that saves the lookup among all files of the data set. Not `other`: another task's call may make
- * such a file data or a checkpoint. */
+/* A task mostly calls on the file it called on last, so it remembers one: that saves the lookup among
+ * all files of the data set. Not `other`: another task's call may make such a file data or a
+ * checkpoint. */
+static __always_inline bool remembers(struct task_state *task, struct target *target)
+{
+	struct inode *inode = target->inode;
+
+	return task->inode == (u64)inode && task->ino == READ(struct inode, inode, i_ino) &&
+	       task->generation == READ(struct inode, inode, i_generation) &&
+	       task->class_epoch == class_epoch(task->slot) && task->inode_class != TOBS_OTHER;
+}
+
 static __always_inline u32 remembered_class(struct task_state *task, struct target *target)
 {
 	struct inode *inode = target->inode;
 	struct file *file = target->file;
-	u64 ino = READ(struct inode, inode, i_ino);
-	u32 generation = READ(struct inode, inode, i_generation);
-	u32 epoch = class_epoch(task->slot);
 
-	if (task->inode != (u64)inode || task->ino != ino || task->generation != generation ||
-	    task->class_epoch != epoch || task->inode_class == TOBS_OTHER) {
+	if (!remembers(task, target)) {
 		task->inode = (u64)inode;
-		task->ino = ino;
-		task->generation = generation;
-		task->class_epoch = epoch;
+		task->ino = READ(struct inode, inode, i_ino);
+		task->generation = READ(struct inode, inode, i_generation);
+		task->class_epoch = class_epoch(task->slot);
 		/* Read by helper, which gives numbers. */
 		task->inode_class = regular_class(task->slot, (u64)BPF_CORE_READ(file, f_inode),
 						  (u64)BPF_CORE_READ(file, f_path.dentry));
@@ -328,30 +357,39 @@ static __always_inline bool makes_checkpoint(struct task_state *task, struct tar
 	       mode_of(target) & FMODE_WRITE && !(flags_of(target) & O_APPEND);
 }
 
-/* Class of the file of a call of `op` by `task`. */
-static __always_inline u32 class_for_call(struct task_state *task, struct target *target, u32 op)
+/* Class of the file of a call of `op` by `task`. Global, as class_by_path. */
+__noinline u32 class_of_file(struct task_state *task, u64 address, u32 op)
 {
-	struct file *file = target->file;
+	struct file *file = (struct file *)address;
+	struct target target;
 	u32 class, better;
 
-	if (target->kind != S_IFREG)
-		return class_by_kind(target);
-	class = better = remembered_class(task, target);
+	if (!task)
+		return TOBS_OTHER;
+	target = target_of(file);
+	if (target.kind != S_IFREG)
+		return class_by_kind(&target);
+	class = better = remembered_class(task, &target);
 	/* It may have been moved since, or have another name. */
 	if (op == TOBS_OPEN && class == TOBS_OTHER)
 		better = class_by_path(task->slot, (u64)BPF_CORE_READ(file, f_path.dentry),
 				       TOBS_OTHER);
-	if (makes_data(task, target, better, op))
+	if (makes_data(task, &target, better, op))
 		better = TOBS_DATA;
-	else if (makes_checkpoint(task, target, better, op))
+	else if (makes_checkpoint(task, &target, better, op))
 		better = TOBS_CHECKPOINT;
 	if (better != class) {
-		struct inode_key key = key_of(target->inode);
+		struct inode_key key = key_of(target.inode);
 
 		keep_class(task->slot, &key, better, task->class_epoch, 0);
 		task->inode_class = better;
 	}
-	return unknown(task, better);
+	return better;
+}
+
+static __always_inline u32 class_for_call(struct task_state *task, struct target *target, u32 op)
+{
+	return class_of_file(task, unknown(task, (u64)target->file), op);
 }
 
 /* Keep that a file of no class was opened for writing: see touched_class. */
