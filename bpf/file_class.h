@@ -75,16 +75,17 @@ static __always_inline u32 class_epoch(u32 slot)
 	return set ? set->class_epoch : 0;
 }
 
-/* `epoch`: read before the class was decided, or a class that knows nothing of a root that is added
- * meanwhile would count as decided after it. */
-static __always_inline void keep_class(u32 slot, struct inode_key *key, u32 class, u32 epoch,
-				       u32 written)
+/* Keep the class of an inode. `epoch`: read before the class was decided, or a class that knows nothing
+ * of a root that is added meanwhile would count as decided after it. Global, as class_by_path. */
+__noinline int keep_class(u32 slot, u64 inode, u32 class, u32 epoch, u32 written)
 {
+	struct inode_key key = key_of((struct inode *)inode);
 	struct inode_class value = { .epoch = epoch, .class = class, .written = written };
 	void *classes = bpf_map_lookup_elem(&session_classes, &slot);
 
-	if (classes && bpf_map_update_elem(classes, key, &value, BPF_ANY))
+	if (classes && bpf_map_update_elem(classes, &key, &value, BPF_ANY))
 		COUNT_LOSS(slot, classes);
+	return 0;
 }
 
 /* Class decided earlier for an inode, where there is no time for more. */
@@ -197,7 +198,6 @@ __noinline u32 decided_class(u32 slot, u64 inode_address, u64 name, u32 before, 
 {
 	struct inode *inode = (struct inode *)inode_address;
 	struct dentry *dentry = (struct dentry *)name;
-	struct inode_key key = key_of(inode);
 	u32 class, epoch = class_epoch(slot);
 
 	if (!dentry)
@@ -209,7 +209,7 @@ __noinline u32 decided_class(u32 slot, u64 inode_address, u64 name, u32 before, 
 	/* A checkpoint is known by who wrote it when, which no path tells: it stays one. */
 	if (before == TOBS_CHECKPOINT)
 		class = TOBS_CHECKPOINT;
-	keep_class(slot, &key, class, epoch, written);
+	keep_class(slot, inode_address, class, epoch, written);
 	return class;
 }
 
@@ -379,9 +379,9 @@ __noinline u32 class_of_file(struct task_state *task, u64 address, u32 op)
 	else if (makes_checkpoint(task, &target, better, op))
 		better = TOBS_CHECKPOINT;
 	if (better != class) {
-		struct inode_key key = key_of(target.inode);
-
-		keep_class(task->slot, &key, better, task->class_epoch, 0);
+		/* Read by helper, which gives numbers. */
+		keep_class(task->slot, (u64)BPF_CORE_READ(file, f_inode), better, task->class_epoch,
+			   0);
 		task->inode_class = better;
 	}
 	return better;
@@ -395,12 +395,11 @@ static __always_inline u32 class_for_call(struct task_state *task, struct target
 /* Keep that a file of no class was opened for writing: see touched_class. */
 static __always_inline void note_written(struct task_state *task, struct target *target)
 {
-	struct inode_key key;
+	struct file *file = target->file;
 
-	if (!(mode_of(target) & FMODE_WRITE))
-		return;
-	key = key_of(target->inode);
-	keep_class(task->slot, &key, TOBS_OTHER, task->class_epoch, 1);
+	if (mode_of(target) & FMODE_WRITE)
+		keep_class(task->slot, (u64)BPF_CORE_READ(file, f_inode), TOBS_OTHER,
+			   task->class_epoch, 1);
 }
 
 /* A file that this open has made has no past: where generations do not tell inodes apart
