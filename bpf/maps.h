@@ -160,6 +160,15 @@ static __always_inline void add(struct account to, u32 op, u32 class, u64 count,
 	bump(&cell->wait_ns, wait_ns);
 }
 
+/* Count one for a task, with the wait of its call if there is a time. Global, as class_by_path of
+ * file_class.h: for what is rare, since it looks up the account again. */
+__noinline int count_for(struct task_state *task, u32 op, u32 class, u64 bytes, u64 ns)
+{
+	if (task)
+		add(account_of(task), op, class, 1, bytes, ns, ns ? task->wait_ns : 0);
+	return 0;
+}
+
 /* How far to shift a number whose bits from `shift` on are not all zero; else 0. */
 static __always_inline u64 shift_of(u64 value, u32 shift)
 {

@@ -34,12 +34,11 @@ __noinline u32 touched_class(struct task_state *task, u64 inode_address)
 /* Pages that no call asked for. Those of a file that is of no class, in who loads, may be data. */
 static __always_inline void count_filled(struct task_state *task, struct inode *inode, u64 bytes)
 {
-	u32 class = unknown(task, mapped_class(task, inode));
-	struct account to = account_of(task);
+	u32 class = mapped_class(task, inode);
 
-	add(to, TOBS_FAULT_FILL, class, 1, bytes, 0, 0);
+	count_for(task, TOBS_FAULT_FILL, class, bytes, 0);
 	if (class == TOBS_OTHER && loads(task))
-		add(to, TOBS_UNNAMED_FILL, TOBS_OTHER, 1, bytes, 0, 0);
+		count_for(task, TOBS_UNNAMED_FILL, TOBS_OTHER, bytes, 0);
 }
 
 /* The threads of io_uring make no calls: they are inside one. */
@@ -70,8 +69,8 @@ static __always_inline void count_added(struct task_state *task, struct folio *f
 			task->added_pages += pages;
 		break;
 	case TOBS_URING_ENTER:
-		add(account_of(task), TOBS_CACHE_MISS, touched_class(task, (u64)inode), 1,
-		    bytes_of_pages(pages), 0, 0);
+		count_for(task, TOBS_CACHE_MISS, touched_class(task, (u64)inode),
+			  bytes_of_pages(pages), 0);
 		break;
 	case NO_CALL: /* a fault, or a call that we do not follow, such as madvise */
 	case TOBS_MMAP:
