@@ -200,23 +200,33 @@ static __always_inline bool is_of_session(u32 role, u32 op, u32 class)
 	       (op == TOBS_BLOCK_WRITE && (class == TOBS_DATA || class == TOBS_CHECKPOINT));
 }
 
-/* Count `bytes` of a bio in a session, and the request if `ns` is how long it took; false: it is none
- * of the session's. Global, as class_by_path is; so what is more than five numbers comes packed. */
-__noinline u32 count_block(u32 slot, u64 address, u32 op_class_role, u32 bytes, u64 ns)
+/* Global, as class_by_path is; so what is more than five numbers comes packed. */
+__noinline int count_bytes(u32 slot, u32 op_class_role, u32 bytes, u64 ns)
 {
-	u32 op = op_class_role >> 16, role = op_class_role & 0xff;
-	u32 class = bio_class((struct bio *)address, slot, op_class_role >> 8 & 0xff);
-	struct account to;
+	u32 op = op_class_role >> 16, class = op_class_role >> 8 & 0xff;
+	struct account to = account_in(slot, op_class_role & 0xff);
 
-	if (!is_of_session(role, op, class))
-		return false;
-	to = account_in(slot, role);
-	add(to, op, class, ns ? 1 : 0, bytes, ns, 0);
+	if (!to.rows)
+		return 0;
+	add(to, op, class, !!ns, bytes, ns, 0);
 	if (ns) {
 		observe(to, op, class, ns);
 		if (op == TOBS_BLOCK_READ)
 			observe_in_step(to, ns);
 	}
+	return 0;
+}
+
+/* Count `bytes` of a bio in a session, and the request if `ns` is how long it took; false: it is none
+ * of the session's. */
+__noinline u32 count_block(u32 slot, u64 address, u32 op_class_role, u32 bytes, u64 ns)
+{
+	u32 op = op_class_role >> 16, role = op_class_role & 0xff;
+	u32 class = bio_class((struct bio *)address, slot, op_class_role >> 8 & 0xff);
+
+	if (!is_of_session(role, op, class))
+		return false;
+	count_bytes(slot, op << 16 | class << 8 | role, bytes, ns);
 	return true;
 }
 
