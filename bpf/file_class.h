@@ -268,6 +268,13 @@ static __always_inline bool remembers(struct task_state *task, struct target *ta
 	       task->class_epoch == class_epoch(task->slot) && task->inode_class != TOBS_OTHER;
 }
 
+/* Whether that is the class whatever a call on an open file is for. */
+static __always_inline bool knows_class(struct task_state *task, struct target *target)
+{
+	return task->inode_class != TOBS_OTHER && task->inode_class != TOBS_SHM &&
+	       target->kind == S_IFREG && remembers(task, target);
+}
+
 static __always_inline u32 remembered_class(struct task_state *task, struct target *target)
 {
 	struct inode *inode = target->inode;

@@ -8,6 +8,7 @@
 #include "rights.h"
 
 #define MAX_ANCESTORS 8 /* main, fork server, worker, and some to spare */
+#define NO_PROCESS ((u32) - 1)
 
 struct name {
 	u64 words[2];
@@ -144,22 +145,22 @@ static __always_inline bool is_meant(struct task_struct *task, struct tobs_contr
 	return call->tgid && pid_for_reader((u64)pid) == call->tgid;
 }
 
-/* The process of the session that follows a task already, other than the one of a call; 0: none. */
+/* The process of the session that follows a task already, other than the one of a call; NO_PROCESS: none. */
 static __always_inline u32 other_process(struct task_struct *task, u32 slot)
 {
 	struct task_state *state = state_of(task);
 	struct tobs_settings *set = state && state->slot != slot ? settings_of(state->slot) : NULL;
 
-	return set && set->open ? set->tgid : 0;
+	return set && set->open ? set->tgid : NO_PROCESS;
 }
 
 /* Whether a task stems from the process that a call is about, with no other session nearer. */
 static __always_inline bool descends(struct task_struct *task, struct tobs_control *call)
 {
-	int other = other_process(task, call->slot);
+	u32 other = other_process(task, call->slot);
 
 	for (int i = 0; i < MAX_ANCESTORS; i++) {
-		if (other && BPF_CORE_READ(task, tgid) == other)
+		if (BPF_CORE_READ(task, tgid) == other)
 			return false;
 		task = BPF_CORE_READ(task, real_parent);
 		if (!task)

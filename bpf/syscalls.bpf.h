@@ -6,7 +6,8 @@
 
 static __always_inline void begin_file_call(struct task_state *task, struct target target, u32 op)
 {
-	task->class = class_for_call(task, &target, op);
+	task->class = knows_class(task, &target) ? task->inode_class :
+						   class_for_call(task, &target, op);
 	if (target.kind != S_IFREG || task->class == TOBS_PSEUDO)
 		return;
 	task->flags = CALL_REGULAR;
@@ -109,13 +110,11 @@ static __always_inline u32 opened_class(struct task_state *task, long fd)
 	return class;
 }
 
-/* What a read says about the page cache. One at end of file says nothing, and one that would not wait has
- * failed, and left the pages to one that does. */
+/* What a read of a regular file says about the page cache. One at end of file says nothing, and one that
+ * would not wait has failed, and left the pages to one that does. */
 static __always_inline void count_cache(struct task_state *task, struct account to, u32 class,
 					long bytes, u64 ns)
 {
-	if (!bytes || !(task->flags & CALL_REGULAR))
-		return;
 	if (task->flags & CALL_DIRECT) {
 		if (bytes > 0)
 			count_for(task, TOBS_DIRECT_READ, class, bytes, ns);
@@ -154,25 +153,23 @@ static __always_inline void count_map(struct task_state *task, struct pt_regs *r
 }
 
 /* What sendfile, splice and copy_file_range read of a regular file, on the way to where they write; its
- * class, or `other` where it is no such file. */
-static __always_inline u32 count_source(struct task_state *task, int fd, u64 bytes, u64 ns)
+ * class, or TOBS_CLASSES where it is no such file. */
+static __always_inline u32 count_source(struct task_state *task, struct account to, int fd,
+					u64 bytes, u64 ns)
 {
 	struct file *file = file_of_fd(fd);
 	struct target target;
 	u32 class;
 
 	if (!file)
-		return TOBS_OTHER;
+		return TOBS_CLASSES;
 	target = target_of(file);
 	if (target.kind != S_IFREG)
-		return TOBS_OTHER;
+		return TOBS_CLASSES;
 	class = class_for_call(task, &target, TOBS_READ);
 	if (COUNTS_FILES)
 		count_file_read(task, file, class, bytes, ns);
-	count_for(task, TOBS_READ, class, bytes, ns);
-	count_for(task, TOBS_CACHE_READ, class, whole_pages(bytes), 0);
-	if (task->added_pages)
-		count_for(task, TOBS_CACHE_MISS, class, bytes_of_pages(task->added_pages), 0);
+	add(to, TOBS_READ, class, 1, bytes, ns, task->wait_ns);
 	return class;
 }
 
@@ -181,6 +178,7 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 {
 	struct account to;
 	u64 ns, bytes = 0;
+	bool reads = false;
 	u32 op, class;
 	int fd;
 
@@ -219,16 +217,19 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		count_file_call(task, regs, op, class, machine.syscalls[nr].offset_arg, result, ns);
 	fd = op == TOBS_OPEN ? result : task->fd;
 	if (op == TOBS_READ) {
-		count_cache(task, to, class, result, ns);
+		reads = result && task->flags & CALL_REGULAR;
 	} else if (op == TOBS_MMAP && bytes && task->flags & CALL_REGULAR) {
 		count_map(task, regs, class, bytes);
 	} else if (op == TOBS_FSYNC && !machine.syscalls[nr].fd_arg && class == TOBS_CHECKPOINT) {
 		count_for(task, TOBS_MAP_WRITE, TOBS_CHECKPOINT, 0, 0);
 	} else if (machine.syscalls[nr].source_arg && bytes) {
 		fd = syscall_arg(regs, machine.syscalls[nr].source_arg);
-		class = count_source(task, fd, bytes, ns);
+		class = count_source(task, to, fd, bytes, ns);
 		op = TOBS_READ;
+		reads = class != TOBS_CLASSES;
 	}
+	if (reads)
+		count_cache(task, to, class, result, ns);
 	if (makes_batch(task) && class == TOBS_DATA && (op == TOBS_READ || op == TOBS_OPEN))
 		count_in_batch(task, op, fd, bytes, ns);
 }
