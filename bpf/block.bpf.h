@@ -252,7 +252,7 @@ __noinline int count_next(struct request_end *end)
 		return 1;
 	slot = end->slot++ & (TOBS_SLOTS - 1);
 	bio = end->bio;
-	bytes = BPF_CORE_READ(bio, bi_iter.bi_size);
+	bytes = READ(struct bio, bio, bi_iter.bi_size);
 	if (bytes > end->left)
 		bytes = end->left;
 	if (is_open(slot))

@@ -54,10 +54,11 @@ struct {
 
 static __always_inline struct inode_key key_of(struct inode *inode)
 {
+	struct inode *object = UNTRUSTED(struct inode, inode);
 	struct inode_key key = {
-		.ino = BPF_CORE_READ(inode, i_ino),
-		.dev = BPF_CORE_READ(inode, i_sb, s_dev),
-		.generation = BPF_CORE_READ(inode, i_generation),
+		.ino = FIELD(object, i_ino),
+		.dev = FIELD(object, i_sb, s_dev),
+		.generation = FIELD(object, i_generation),
 	};
 
 	return key;
@@ -65,7 +66,7 @@ static __always_inline struct inode_key key_of(struct inode *inode)
 
 static __always_inline bool is_regular(struct inode *inode)
 {
-	return (BPF_CORE_READ(inode, i_mode) & S_IFMT) == S_IFREG;
+	return (READ(struct inode, inode, i_mode) & S_IFMT) == S_IFREG;
 }
 
 static __always_inline u32 class_epoch(u32 slot)
@@ -101,8 +102,9 @@ static __always_inline u32 known_class(u32 slot, struct inode *inode)
  * shared objects, also with a version behind their name: libarrow.so.2300, libz.so.1.3.1 */
 static __always_inline bool is_code(struct dentry *dentry)
 {
-	u32 length = BPF_CORE_READ(dentry, d_name.len);
-	const unsigned char *name = BPF_CORE_READ(dentry, d_name.name);
+	struct dentry *object = UNTRUSTED(struct dentry, dentry);
+	u32 length = FIELD(object, d_name.len);
+	const unsigned char *name = FIELD(object, d_name.name);
 	u64 end[2] = {}; /* the last 16 characters, or what lies before the name */
 
 	if (length < 4)
@@ -131,28 +133,16 @@ struct climb {
 	u32 class; /* of the one that was found; otherwise as it was */
 };
 
-/* Go up by one; false: there is no more to do. Global, as class_by_path. */
-__noinline int climb_on(struct climb *climb)
+static long climb_on(u32 index, struct climb *climb)
 {
-	struct dentry *dentry, *parent;
-	struct inode_key key;
-	u32 *class;
+	struct dentry *dentry = climb->dentry, *parent = BPF_CORE_READ(dentry, d_parent);
+	struct inode_key key = key_of(READ(struct dentry, dentry, d_inode));
+	u32 *class = in_session(&session_roots, climb->slot, &key);
 
-	if (!climb)
-		return false;
-	dentry = climb->dentry;
-	parent = BPF_CORE_READ(dentry, d_parent);
-	key = key_of(BPF_CORE_READ(dentry, d_inode));
-	class = in_session(&session_roots, climb->slot, &key);
-	climb->dentry = parent;
 	if (class)
 		climb->class = *class;
-	return !class && parent && parent != dentry;
-}
-
-static long climb_in_loop(u32 index, struct climb *climb)
-{
-	return !climb_on(climb);
+	climb->dentry = parent;
+	return class || !parent || parent == dentry;
 }
 
 /* Global, so that the verifier walks through it once and not once for each way that leads here. Such a
@@ -162,11 +152,12 @@ __noinline u32 class_by_path(u32 slot, u64 name, u32 otherwise)
 	struct climb climb = { (struct dentry *)name, slot, otherwise };
 
 	if (HAS_HELPER(loop)) {
-		bpf_loop(MAX_DEPTH, climb_in_loop, &climb, 0);
+		bpf_loop(MAX_DEPTH, climb_on, &climb, 0);
 		return climb.class;
 	}
+	/* 64 bits: v5.15 does not know what a shorter counter held that it kept on the stack. */
 	for (u64 i = 0; i < MAX_DEPTH; i++)
-		if (!climb_on(&climb))
+		if (climb_on(i, &climb))
 			break;
 	return climb.class;
 }
@@ -202,7 +193,7 @@ __noinline u32 decided_class(u32 slot, u64 inode_address, u64 name, u32 before, 
 
 	if (!dentry)
 		dentry = dentry_of(inode);
-	class = class_by_magic(BPF_CORE_READ(inode, i_sb, s_magic));
+	class = class_by_magic(READ(struct inode, inode, i_sb, s_magic));
 	if (class == TOBS_OTHER && is_code(dentry))
 		class = TOBS_LIBRARY;
 	class = class_by_path(slot, (u64)dentry, class);
@@ -305,7 +296,7 @@ static __always_inline u32 class_by_kind(struct target *target)
 	case S_IFCHR:
 		return TOBS_PSEUDO;
 	}
-	return class_by_magic(BPF_CORE_READ(inode, i_sb, s_magic));
+	return class_by_magic(READ(struct inode, inode, i_sb, s_magic));
 }
 
 /* A function of its own, so that its types are in the BTF of the object for the tests. */

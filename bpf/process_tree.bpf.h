@@ -128,19 +128,20 @@ __noinline u32 pid_for_reader(u64 address)
 {
 	struct pid *reader = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid);
 	struct pid *pid = (struct pid *)address;
-	u32 level = BPF_CORE_READ(reader, level);
+	u32 level = READ(struct pid, reader, level);
 	struct upid *name = name_at(pid, level), *own = name_at(reader, level);
 
-	if (!pid || BPF_CORE_READ(pid, level) < level ||
-	    BPF_CORE_READ(name, ns) != BPF_CORE_READ(own, ns))
+	if (!pid || READ(struct pid, pid, level) < level ||
+	    READ(struct upid, name, ns) != READ(struct upid, own, ns))
 		return 0;
-	return BPF_CORE_READ(name, nr);
+	return READ(struct upid, name, nr);
 }
 
 /* Whether a task is one of the process that a call is about. */
 static __always_inline bool is_meant(struct task_struct *task, struct tobs_control *call)
 {
-	struct pid *pid = BPF_CORE_READ(task, group_leader, thread_pid);
+	struct task_struct *leader = READ(struct task_struct, task, group_leader);
+	struct pid *pid = BPF_CORE_READ(leader, thread_pid);
 
 	return call->tgid && pid_for_reader((u64)pid) == call->tgid;
 }
@@ -160,9 +161,9 @@ static __always_inline bool descends(struct task_struct *task, struct tobs_contr
 	u32 other = other_process(task, call->slot);
 
 	for (int i = 0; i < MAX_ANCESTORS; i++) {
-		if (BPF_CORE_READ(task, tgid) == other)
+		if (READ(struct task_struct, task, tgid) == other)
 			return false;
-		task = BPF_CORE_READ(task, real_parent);
+		task = READ(struct task_struct, task, real_parent);
 		if (!task)
 			return false;
 		if (is_meant(task, call))

@@ -281,11 +281,11 @@ static __always_inline void count_request(struct task_state *task, struct io_kio
 	u32 class;
 	int op;
 
-	op = uring_op(BPF_CORE_READ(request, opcode));
-	file = BPF_CORE_READ(request, file);
+	op = uring_op(READ(struct io_kiocb, request, opcode));
+	file = READ(struct io_kiocb, request, file);
 	if (op < 0 || !file)
 		return;
-	result = BPF_CORE_READ(request, cqe.res);
+	result = READ(struct io_kiocb, request, cqe.res);
 	target = target_of(file);
 	class = class_for_call(task, &target, op == TOBS_URING_READ ? TOBS_READ : TOBS_WRITE);
 	class = unknown(task, class);
