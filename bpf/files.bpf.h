@@ -62,11 +62,11 @@ static __always_inline struct tobs_total *total_for(struct tobs_total_key *key)
 
 static __always_inline void name_file(struct tobs_file *file, struct dentry *dentry)
 {
-	const unsigned char *name = BPF_CORE_READ(dentry, d_name.name);
-	u32 length = BPF_CORE_READ(dentry, d_name.len);
+	struct dentry *object = UNTRUSTED(struct dentry, dentry);
+	const unsigned char *name = FIELD(object, d_name.name);
+	u32 length = FIELD(object, d_name.len);
 
-	bpf_probe_read_kernel_str(file->parent, TOBS_PARENT,
-				  BPF_CORE_READ(dentry, d_parent, d_name.name));
+	bpf_probe_read_kernel_str(file->parent, TOBS_PARENT, FIELD(object, d_parent, d_name.name));
 	if (length >= TOBS_NAME)
 		name += length - (TOBS_NAME - 1);
 	bpf_probe_read_kernel_str(file->name, TOBS_NAME, name);
@@ -266,28 +266,39 @@ __noinline int count_access(struct access *access)
 	return 0;
 }
 
-static __always_inline void count_on_file(struct task_state *task, struct file *file,
-					  enum event event, enum tobs_file_op op, u32 class,
-					  u64 begin, long result, u64 ns)
+/* Global, as class_by_path of inode_class.h is; so what is more than five numbers comes packed. */
+__noinline int count_on_file(u32 what, u64 address, u64 begin, long result, u64 ns)
 {
-	struct inode *inode = READ(struct file, file, f_inode);
+	u32 slot = what >> 24, class = what >> 16 & 0xff, op = what >> 8 & 0xff;
+	struct file *file = UNTRUSTED(struct file, (void *)address);
+	struct inode *inode = FIELD(file, f_inode);
 	struct inode_key key = key_of(inode);
-	struct tobs_clock *clock = clock_of(task->slot);
+	struct tobs_clock *clock = clock_of(slot);
 	u32 epoch = clock ? *(volatile u64 *)&clock->epoch : 0;
 	struct access access = {
 		.key = { key.ino, key.dev, key.generation, epoch, op },
 		.total = { epoch, op, class },
-		.file = (u64)file,
-		.dentry = (u64)BPF_CORE_READ(file, f_path.dentry),
-		.size = READ(struct inode, inode, i_size),
+		.file = address,
+		.dentry = (u64)FIELD(file, f_path.dentry),
+		.size = FIELD(inode, i_size),
 		.begin = begin,
 		.ns = ns,
 		.result = result,
-		.event = event,
-		.mode = READ(struct file, file, f_mode),
+		.event = what & 0xff,
+		.mode = FIELD(file, f_mode),
 	};
 
 	count_access(&access);
+	return 0;
+}
+
+static __always_inline void count_event(struct task_state *task, struct file *file,
+					enum event event, enum tobs_file_op op, u32 class,
+					u64 begin, long result, u64 ns)
+{
+	u32 what = task->slot << 24 | class << 16 | op << 8 | event;
+
+	count_on_file(what, unknown(task, (u64)file), begin, result, ns);
 }
 
 /* Where in its file a call began that has moved some bytes; task_state::fd is the file. */
@@ -325,11 +336,11 @@ static __always_inline void count_file_call(struct task_state *task, struct pt_r
 		return;
 	if (op == TOBS_MMAP) {
 		if ((unsigned long)result < -4095UL)
-			count_on_file(task, file, EVENT_MMAP, as, class, NOWHERE, 0, 0);
+			count_event(task, file, EVENT_MMAP, as, class, NOWHERE, 0, 0);
 	} else if (op == TOBS_READ || op == TOBS_WRITE) {
 		u64 begin = result > 0 ? position_of(file, regs, offset_arg, result) : NOWHERE;
 
-		count_on_file(task, file, EVENT_CALL, as, class, begin, result, ns);
+		count_event(task, file, EVENT_CALL, as, class, begin, result, ns);
 	}
 }
 
@@ -348,14 +359,14 @@ static __always_inline void count_file_open(struct task_state *task, long fd, u3
 	if (mode_of(&target) & FMODE_PATH)
 		return; /* for its name alone */
 	op = mode_of(&target) & FMODE_READ ? TOBS_FILE_READ : TOBS_FILE_WRITE;
-	count_on_file(task, file, EVENT_OPEN, op, class, NOWHERE, 0, 0);
+	count_event(task, file, EVENT_OPEN, op, class, NOWHERE, 0, 0);
 }
 
 /* Read by a way that does not tell where. */
 static __always_inline void count_file_read(struct task_state *task, struct file *file, u32 class,
 					    long bytes, u64 ns)
 {
-	count_on_file(task, file, EVENT_CALL, TOBS_FILE_READ, class, NOWHERE, bytes, ns);
+	count_event(task, file, EVENT_CALL, TOBS_FILE_READ, class, NOWHERE, bytes, ns);
 }
 
 /* A call of TOBS_STAT or TOBS_LIST is over: of which file it was is not told. */

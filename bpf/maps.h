@@ -161,7 +161,7 @@ static __always_inline void add(struct account to, u32 op, u32 class, u64 count,
 }
 
 /* Count one for a task, with the wait of its call if there is a time. Global, as class_by_path of
- * file_class.h: for what is rare, since it looks up the account again. */
+ * inode_class.h: for what is rare, since it looks up the account again. */
 __noinline int count_for(struct task_state *task, u32 op, u32 class, u64 bytes, u64 ns)
 {
 	if (task)

@@ -21,7 +21,8 @@ __noinline u32 touched_class(struct task_state *task, u64 inode_address)
 	if (!task || !is_regular(inode))
 		return TOBS_OTHER;
 	class = regular_class(task->slot, inode_address, 0);
-	if (class != TOBS_OTHER || !infers_data(task) || READ(struct inode, inode, i_mode) & S_IXUGO)
+	if (class != TOBS_OTHER || !infers_data(task) ||
+	    READ(struct inode, inode, i_mode) & S_IXUGO)
 		return class;
 	key = key_of(inode);
 	known = in_session(&session_classes, task->slot, &key);

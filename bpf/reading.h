@@ -37,10 +37,10 @@ extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym;
 /* As BPF_CORE_READ: FIELD from what UNTRUSTED gave, READ from any pointer or number. What they read of
  * a pointer is one; where a number is asked for, BPF_CORE_READ reads it. So it does what shares its place
  * with a pointer: the verifier takes the first of both. */
-#define READ(type, pointer, fields...)                       \
-	({                                                   \
-		type *object_ = UNTRUSTED(type, pointer);    \
-		FIELD(object_, fields);                      \
+#define READ(type, pointer, fields...)                    \
+	({                                                \
+		type *object_ = UNTRUSTED(type, pointer); \
+		FIELD(object_, fields);                   \
 	})
 
 /* Whether the kernel has a helper, as a constant: the verifier passes over what is not for it. */
