@@ -268,7 +268,11 @@ __noinline int count_next(struct request_end *end)
 
 static long count_bio(u32 index, struct request_end *end)
 {
-	return count_next(end) != 0;
+	u64 over = count_next(end);
+
+	/* Or a compiler knows that it is 0 or 1, which the verifier asks for. */
+	barrier_var(over);
+	return over != 0;
 }
 
 /* For kernels without bpf_loop: global, so that a loop of it is verified as quickly as one turn. */
