@@ -60,9 +60,9 @@ static __always_inline struct tobs_total *total_for(struct tobs_total_key *key)
 	return bpf_map_lookup_elem(&totals, key);
 }
 
-static __always_inline void name_file(struct tobs_file *file, struct dentry *dentry)
+static __always_inline void name_file(struct tobs_file *file, u64 open_file)
 {
-	struct dentry *object = UNTRUSTED(struct dentry, dentry);
+	struct dentry *object = READ(struct file, (void *)open_file, f_path.dentry);
 	const unsigned char *name = FIELD(object, d_name.name);
 	u32 length = FIELD(object, d_name.len);
 
@@ -72,21 +72,20 @@ static __always_inline void name_file(struct tobs_file *file, struct dentry *den
 	bpf_probe_read_kernel_str(file->name, TOBS_NAME, name);
 }
 
-/* Keys are copied: before v5.18 or so the verifier takes none behind the argument of a function. */
 static __always_inline struct tobs_file *file_for(struct access *access)
 {
-	struct tobs_file_key key = access->key;
-	struct tobs_file *file = bpf_map_lookup_elem(&files, &key);
+	struct tobs_file_key *key = &access->key;
+	struct tobs_file *file = bpf_map_lookup_elem(&files, key);
 
 	if (file)
 		return file;
-	if (!bpf_map_update_elem(&files, &key, &empty_file, BPF_NOEXIST)) {
-		file = bpf_map_lookup_elem(&files, &key);
+	if (!bpf_map_update_elem(&files, key, &empty_file, BPF_NOEXIST)) {
+		file = bpf_map_lookup_elem(&files, key);
 		if (file)
-			name_file(file, (struct dentry *)access->dentry);
+			name_file(file, access->file);
 		return file;
 	}
-	return bpf_map_lookup_elem(&files, &key);
+	return bpf_map_lookup_elem(&files, key);
 }
 
 static __always_inline void add_access(struct tobs_access *to, struct access *access)
@@ -202,33 +201,32 @@ static __always_inline void count_size(struct tobs_total *total, u64 bytes)
  * before v6.8 or so the stacks of functions that call each other may have 512 bytes, by 32. */
 __noinline int put_aside(struct access *access, u32 op)
 {
-	struct tobs_file_key own, other;
+	struct tobs_file_key key; /* before v5.18 or so the verifier takes none behind an argument */
 	struct tobs_file *file;
 
 	if (!access)
 		return 0;
-	own = other = access->key;
-	own.op = other.op = op;
-	other.generation = bpf_get_prandom_u32();
-	file = bpf_map_lookup_elem(&files, &own);
+	key = access->key;
+	key.op = op;
+	file = bpf_map_lookup_elem(&files, &key);
 	if (!file)
 		return 0;
-	if (file->front & FROZEN || bpf_map_update_elem(&files, &other, file, BPF_NOEXIST))
+	key.generation = bpf_get_prandom_u32();
+	if (file->front & FROZEN || bpf_map_update_elem(&files, &key, file, BPF_NOEXIST)) {
 		file->mixed = 1;
-	else
-		bpf_map_delete_elem(&files, &own);
+		return 0;
+	}
+	key.generation = access->key.generation;
+	bpf_map_delete_elem(&files, &key);
 	return 0;
 }
 
 /* Global, so that it is verified once. */
-__noinline int count_access(struct access *access)
+static __always_inline void count_access(struct access *access)
 {
-	struct tobs_total_key key;
 	struct tobs_total *total;
 	struct tobs_file *file;
 
-	if (!access)
-		return 0;
 	if (access->event == EVENT_OPEN && access->mode & FMODE_CREATED) {
 		put_aside(access, TOBS_FILE_READ);
 		put_aside(access, TOBS_FILE_WRITE);
@@ -253,17 +251,15 @@ __noinline int count_access(struct access *access)
 			file->size = access->size;
 		add_access(&file->access, access);
 	}
-	key = access->total;
-	total = total_for(&key);
+	total = total_for(&access->total);
 	if (!total)
-		return 0;
+		return;
 	add_access(&total->access, access);
 	if (access->event == EVENT_CALL && access->result > 0) {
 		count_size(total, access->result);
 		if (!file)
 			bump(&total->unlisted_count, 1);
 	}
-	return 0;
 }
 
 /* Global, as class_by_path of inode_class.h is; so what is more than five numbers comes packed. */
@@ -279,7 +275,6 @@ __noinline int count_on_file(u32 what, u64 address, u64 begin, long result, u64 
 		.key = { key.ino, key.dev, key.generation, epoch, op },
 		.total = { epoch, op, class },
 		.file = address,
-		.dentry = (u64)FIELD(file, f_path.dentry),
 		.size = FIELD(inode, i_size),
 		.begin = begin,
 		.ns = ns,
