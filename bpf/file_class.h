@@ -192,16 +192,11 @@ static __always_inline void note_written(struct task_state *task, struct target 
  * (overlayfs), it may have the number of one whose class is known. */
 static __always_inline void forget_if_created(struct task_state *task, struct target *target)
 {
-	u32 slot = task->slot;
-	struct inode_key key;
-	void *classes;
+	struct file *file = target->file;
 
 	if (!(mode_of(target) & FMODE_CREATED))
 		return;
-	key = key_of(target->inode);
-	classes = bpf_map_lookup_elem(&session_classes, &slot);
-	if (classes)
-		bpf_map_delete_elem(classes, &key);
+	forget_class(task->slot, (u64)BPF_CORE_READ(file, f_inode));
 	task->inode = 0;
 }
 

@@ -89,6 +89,17 @@ __noinline int keep_class(u32 slot, u64 inode, u32 class, u32 epoch, u32 written
 	return 0;
 }
 
+/* Global, as class_by_path. */
+__noinline int forget_class(u32 slot, u64 inode)
+{
+	struct inode_key key = key_of((struct inode *)inode);
+	void *classes = bpf_map_lookup_elem(&session_classes, &slot);
+
+	if (classes)
+		bpf_map_delete_elem(classes, &key);
+	return 0;
+}
+
 /* Class decided earlier for an inode, where there is no time for more. */
 static __always_inline u32 known_class(u32 slot, struct inode *inode)
 {
