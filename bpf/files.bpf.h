@@ -198,7 +198,7 @@ static __always_inline void count_size(struct tobs_total *total, u64 bytes)
 /* An open has made a file, and another one with its key was counted in this epoch: where generations do
  * not tell inodes apart (overlayfs), it has the number of one that is deleted. What is known of that
  * stays, under a key of its own; but the blocks of a file cannot move. Global, as what is deeper down is:
- * before v6.8 or so the stacks of functions that call each other may have 512 bytes, by 32. */
+ * up to v6.8 or so the stacks of functions that call each other may have 512 bytes, by 32. */
 __noinline int put_aside(struct access *access, u32 op)
 {
 	struct tobs_file_key key; /* before v5.18 or so the verifier takes none behind an argument */
