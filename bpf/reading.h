@@ -60,13 +60,13 @@ static __always_inline struct upid *name_at(struct pid *pid, u32 level)
 	       level * bpf_core_type_size(struct upid);
 }
 
-/* What a thread calls itself (gettid). */
+/* What a thread calls itself (gettid). By helpers: seen.bpf.c asks it, too, on any kernel. */
 static __always_inline u32 own_tid(struct task_struct *task)
 {
 	struct pid *pid = BPF_CORE_READ(task, thread_pid);
-	struct upid *name = name_at(pid, READ(struct pid, pid, level));
+	struct upid *name = name_at(pid, BPF_CORE_READ(pid, level));
 
-	return READ(struct upid, name, nr);
+	return BPF_CORE_READ(name, nr);
 }
 
 /* The file that a folio caches. Before v5.16 there are no folios, and it is a page. */

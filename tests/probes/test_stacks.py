@@ -1,7 +1,7 @@
 """What programs and the functions that they call have on the stack, as older kernels count it.
 
-Up to Linux 6.8 or so each function counts in steps of 32 bytes, also one that has none, and those that
-call each other may have 512. What is newer takes more, so no test that loads would tell.
+Up to Linux 6.8 or so each function counts in steps of 32 bytes, also one that has none, and those
+that call each other may have 512. What is newer takes more, so no test that loads would tell.
 """
 
 from __future__ import annotations
