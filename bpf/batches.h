@@ -66,9 +66,9 @@ static __always_inline void take_mark(struct task_state *task, struct pt_regs *r
 /* Keep the end of the name of the file of a call: of that part of a path that differs most. */
 static __always_inline void keep_name(struct tobs_batch *batch, struct file *file)
 {
-	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
-	const unsigned char *name = BPF_CORE_READ(dentry, d_name.name);
-	u32 length = BPF_CORE_READ(dentry, d_name.len);
+	struct dentry *dentry = READ(struct file, file, f_path.dentry);
+	const unsigned char *name = FIELD(dentry, d_name.name);
+	u32 length = FIELD(dentry, d_name.len);
 
 	__builtin_memset(batch->slowest_name, 0, TOBS_NAME);
 	if (length >= TOBS_NAME)

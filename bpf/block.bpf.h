@@ -200,23 +200,33 @@ static __always_inline bool is_of_session(u32 role, u32 op, u32 class)
 	       (op == TOBS_BLOCK_WRITE && (class == TOBS_DATA || class == TOBS_CHECKPOINT));
 }
 
-/* Count `bytes` of a bio in a session, and the request if `ns` is how long it took; false: it is none
- * of the session's. Global, as class_by_path is; so what is more than five numbers comes packed. */
-__noinline u32 count_block(u32 slot, u64 address, u32 op_class_role, u32 bytes, u64 ns)
+/* Global, as class_by_path is; so what is more than five numbers comes packed. */
+__noinline int count_bytes(u32 slot, u32 op_class_role, u32 bytes, u64 ns)
 {
-	u32 op = op_class_role >> 16, role = op_class_role & 0xff;
-	u32 class = bio_class((struct bio *)address, slot, op_class_role >> 8 & 0xff);
-	struct account to;
+	u32 op = op_class_role >> 16, class = op_class_role >> 8 & 0xff;
+	struct account to = account_in(slot, op_class_role & 0xff);
 
-	if (!is_of_session(role, op, class))
-		return false;
-	to = account_in(slot, role);
-	add(to, op, class, ns ? 1 : 0, bytes, ns, 0);
+	if (!to.rows)
+		return 0;
+	add(to, op, class, !!ns, bytes, ns, 0);
 	if (ns) {
 		observe(to, op, class, ns);
 		if (op == TOBS_BLOCK_READ)
 			observe_in_step(to, ns);
 	}
+	return 0;
+}
+
+/* Count `bytes` of a bio in a session, and the request if `ns` is how long it took; false: it is none
+ * of the session's. */
+__noinline u32 count_block(u32 slot, u64 address, u32 op_class_role, u32 bytes, u64 ns)
+{
+	u32 op = op_class_role >> 16, role = op_class_role & 0xff;
+	u32 class = bio_class((struct bio *)address, slot, op_class_role >> 8 & 0xff);
+
+	if (!is_of_session(role, op, class))
+		return false;
+	count_bytes(slot, op << 16 | class << 8 | role, bytes, ns);
 	return true;
 }
 
@@ -231,13 +241,18 @@ static __always_inline void count_in_session(struct request_end *end, u32 slot, 
 		end->counted |= 1ULL << slot;
 }
 
-/* One session for each bio. Not a loop in a loop, through which the verifier goes far more often. */
-static long count_bio(u32 index, struct request_end *end)
+/* One session for each bio: not a loop in a loop, through which the verifier goes far more often. Global,
+ * so that it goes through this once, and not once for each turn that knows more of the request. */
+__noinline int count_next(struct request_end *end)
 {
-	u32 slot = end->slot++ & (TOBS_SLOTS - 1);
-	struct bio *bio = end->bio;
-	u32 bytes = BPF_CORE_READ(bio, bi_iter.bi_size);
+	struct bio *bio;
+	u32 slot, bytes;
 
+	if (!end)
+		return 1;
+	slot = end->slot++ & (TOBS_SLOTS - 1);
+	bio = end->bio;
+	bytes = READ(struct bio, bio, bi_iter.bi_size);
 	if (bytes > end->left)
 		bytes = end->left;
 	if (is_open(slot))
@@ -251,13 +266,22 @@ static long count_bio(u32 index, struct request_end *end)
 	return !end->left || !end->bio;
 }
 
+static long count_bio(u32 index, struct request_end *end)
+{
+	u64 over = count_next(end);
+
+	/* Or a compiler knows that it is 0 or 1, which the verifier asks for. */
+	barrier_var(over);
+	return over != 0;
+}
+
 /* For kernels without bpf_loop: global, so that a loop of it is verified as quickly as one turn. */
 __noinline int count_bios(struct request_end *end)
 {
 	if (HAS_HELPER(loop))
 		return 1;
 	for (u64 i = 0; end && i < BIOS_AT_ONCE; i++)
-		if (count_bio(i, end))
+		if (count_next(end))
 			return 1;
 	return !end;
 }

@@ -60,33 +60,32 @@ static __always_inline struct tobs_total *total_for(struct tobs_total_key *key)
 	return bpf_map_lookup_elem(&totals, key);
 }
 
-static __always_inline void name_file(struct tobs_file *file, struct dentry *dentry)
+static __always_inline void name_file(struct tobs_file *file, u64 open_file)
 {
-	const unsigned char *name = BPF_CORE_READ(dentry, d_name.name);
-	u32 length = BPF_CORE_READ(dentry, d_name.len);
+	struct dentry *object = READ(struct file, (void *)open_file, f_path.dentry);
+	const unsigned char *name = FIELD(object, d_name.name);
+	u32 length = FIELD(object, d_name.len);
 
-	bpf_probe_read_kernel_str(file->parent, TOBS_PARENT,
-				  BPF_CORE_READ(dentry, d_parent, d_name.name));
+	bpf_probe_read_kernel_str(file->parent, TOBS_PARENT, FIELD(object, d_parent, d_name.name));
 	if (length >= TOBS_NAME)
 		name += length - (TOBS_NAME - 1);
 	bpf_probe_read_kernel_str(file->name, TOBS_NAME, name);
 }
 
-/* Keys are copied: before v5.18 or so the verifier takes none behind the argument of a function. */
 static __always_inline struct tobs_file *file_for(struct access *access)
 {
-	struct tobs_file_key key = access->key;
-	struct tobs_file *file = bpf_map_lookup_elem(&files, &key);
+	struct tobs_file_key *key = &access->key;
+	struct tobs_file *file = bpf_map_lookup_elem(&files, key);
 
 	if (file)
 		return file;
-	if (!bpf_map_update_elem(&files, &key, &empty_file, BPF_NOEXIST)) {
-		file = bpf_map_lookup_elem(&files, &key);
+	if (!bpf_map_update_elem(&files, key, &empty_file, BPF_NOEXIST)) {
+		file = bpf_map_lookup_elem(&files, key);
 		if (file)
-			name_file(file, (struct dentry *)access->dentry);
+			name_file(file, access->file);
 		return file;
 	}
-	return bpf_map_lookup_elem(&files, &key);
+	return bpf_map_lookup_elem(&files, key);
 }
 
 static __always_inline void add_access(struct tobs_access *to, struct access *access)
@@ -199,36 +198,35 @@ static __always_inline void count_size(struct tobs_total *total, u64 bytes)
 /* An open has made a file, and another one with its key was counted in this epoch: where generations do
  * not tell inodes apart (overlayfs), it has the number of one that is deleted. What is known of that
  * stays, under a key of its own; but the blocks of a file cannot move. Global, as what is deeper down is:
- * before v6.8 or so the stacks of functions that call each other may have 512 bytes, by 32. */
+ * up to v6.8 or so the stacks of functions that call each other may have 512 bytes, by 32. */
 __noinline int put_aside(struct access *access, u32 op)
 {
-	struct tobs_file_key own, other;
+	struct tobs_file_key key; /* before v5.18 or so the verifier takes none behind an argument */
 	struct tobs_file *file;
 
 	if (!access)
 		return 0;
-	own = other = access->key;
-	own.op = other.op = op;
-	other.generation = bpf_get_prandom_u32();
-	file = bpf_map_lookup_elem(&files, &own);
+	key = access->key;
+	key.op = op;
+	file = bpf_map_lookup_elem(&files, &key);
 	if (!file)
 		return 0;
-	if (file->front & FROZEN || bpf_map_update_elem(&files, &other, file, BPF_NOEXIST))
+	key.generation = bpf_get_prandom_u32();
+	if (file->front & FROZEN || bpf_map_update_elem(&files, &key, file, BPF_NOEXIST)) {
 		file->mixed = 1;
-	else
-		bpf_map_delete_elem(&files, &own);
+		return 0;
+	}
+	key.generation = access->key.generation;
+	bpf_map_delete_elem(&files, &key);
 	return 0;
 }
 
 /* Global, so that it is verified once. */
-__noinline int count_access(struct access *access)
+static __always_inline void count_access(struct access *access)
 {
-	struct tobs_total_key key;
 	struct tobs_total *total;
 	struct tobs_file *file;
 
-	if (!access)
-		return 0;
 	if (access->event == EVENT_OPEN && access->mode & FMODE_CREATED) {
 		put_aside(access, TOBS_FILE_READ);
 		put_aside(access, TOBS_FILE_WRITE);
@@ -253,41 +251,49 @@ __noinline int count_access(struct access *access)
 			file->size = access->size;
 		add_access(&file->access, access);
 	}
-	key = access->total;
-	total = total_for(&key);
+	total = total_for(&access->total);
 	if (!total)
-		return 0;
+		return;
 	add_access(&total->access, access);
 	if (access->event == EVENT_CALL && access->result > 0) {
 		count_size(total, access->result);
 		if (!file)
 			bump(&total->unlisted_count, 1);
 	}
-	return 0;
 }
 
-static __always_inline void count_on_file(struct task_state *task, struct file *file,
-					  enum event event, enum tobs_file_op op, u32 class,
-					  u64 begin, long result, u64 ns)
+/* Global, as class_by_path of inode_class.h is; so what is more than five numbers comes packed. */
+__noinline int count_on_file(u32 what, u64 address, u64 begin, long result, u64 ns)
 {
-	struct inode *inode = READ(struct file, file, f_inode);
+	u32 slot = what >> 24, class = what >> 16 & 0xff, op = what >> 8 & 0xff;
+	struct file *file = UNTRUSTED(struct file, (void *)address);
+	struct inode *inode = FIELD(file, f_inode);
 	struct inode_key key = key_of(inode);
-	struct tobs_clock *clock = clock_of(task->slot);
+	struct tobs_clock *clock = clock_of(slot);
 	u32 epoch = clock ? *(volatile u64 *)&clock->epoch : 0;
 	struct access access = {
 		.key = { key.ino, key.dev, key.generation, epoch, op },
 		.total = { epoch, op, class },
-		.file = (u64)file,
-		.dentry = (u64)BPF_CORE_READ(file, f_path.dentry),
-		.size = READ(struct inode, inode, i_size),
+		.file = address,
+		.size = FIELD(inode, i_size),
 		.begin = begin,
 		.ns = ns,
 		.result = result,
-		.event = event,
-		.mode = READ(struct file, file, f_mode),
+		.event = what & 0xff,
+		.mode = FIELD(file, f_mode),
 	};
 
 	count_access(&access);
+	return 0;
+}
+
+static __always_inline void count_event(struct task_state *task, struct file *file,
+					enum event event, enum tobs_file_op op, u32 class,
+					u64 begin, long result, u64 ns)
+{
+	u32 what = task->slot << 24 | class << 16 | op << 8 | event;
+
+	count_on_file(what, unknown(task, (u64)file), begin, result, ns);
 }
 
 /* Where in its file a call began that has moved some bytes; task_state::fd is the file. */
@@ -325,11 +331,11 @@ static __always_inline void count_file_call(struct task_state *task, struct pt_r
 		return;
 	if (op == TOBS_MMAP) {
 		if ((unsigned long)result < -4095UL)
-			count_on_file(task, file, EVENT_MMAP, as, class, NOWHERE, 0, 0);
+			count_event(task, file, EVENT_MMAP, as, class, NOWHERE, 0, 0);
 	} else if (op == TOBS_READ || op == TOBS_WRITE) {
 		u64 begin = result > 0 ? position_of(file, regs, offset_arg, result) : NOWHERE;
 
-		count_on_file(task, file, EVENT_CALL, as, class, begin, result, ns);
+		count_event(task, file, EVENT_CALL, as, class, begin, result, ns);
 	}
 }
 
@@ -348,14 +354,14 @@ static __always_inline void count_file_open(struct task_state *task, long fd, u3
 	if (mode_of(&target) & FMODE_PATH)
 		return; /* for its name alone */
 	op = mode_of(&target) & FMODE_READ ? TOBS_FILE_READ : TOBS_FILE_WRITE;
-	count_on_file(task, file, EVENT_OPEN, op, class, NOWHERE, 0, 0);
+	count_event(task, file, EVENT_OPEN, op, class, NOWHERE, 0, 0);
 }
 
 /* Read by a way that does not tell where. */
 static __always_inline void count_file_read(struct task_state *task, struct file *file, u32 class,
 					    long bytes, u64 ns)
 {
-	count_on_file(task, file, EVENT_CALL, TOBS_FILE_READ, class, NOWHERE, bytes, ns);
+	count_event(task, file, EVENT_CALL, TOBS_FILE_READ, class, NOWHERE, bytes, ns);
 }
 
 /* A call of TOBS_STAT or TOBS_LIST is over: of which file it was is not told. */

@@ -74,18 +74,25 @@ struct account {
 	u32 role;
 };
 
+/* What is missing ends it at once: so the verifier need not go on with what is not there. */
 static __always_inline struct account account_in(u32 slot, u32 role)
 {
-	u32 row = (step_word(clock_of(slot)) >> 8) & (TOBS_RING - 1);
-	u32 element = row / TOBS_ROWS_EACH, last = TOBS_ROW_ELEMENTS;
-	void *sums = bpf_map_lookup_elem(&session_sums, &slot);
+	struct tobs_clock *clock = clock_of(slot);
+	u32 element, last = TOBS_ROW_ELEMENTS;
+	struct account to = { .role = role };
+	void *sums;
 
-	struct account to = { .row = row, .role = role };
-
-	if (sums)
-		to.counts = bpf_map_lookup_elem(sums, &last);
-	if (to.counts)
-		to.rows = bpf_map_lookup_elem(sums, &element);
+	if (!clock)
+		return to;
+	to.row = (step_word(clock) >> 8) & (TOBS_RING - 1);
+	sums = bpf_map_lookup_elem(&session_sums, &slot);
+	if (!sums)
+		return to;
+	to.counts = bpf_map_lookup_elem(sums, &last);
+	if (!to.counts)
+		return to;
+	element = to.row / TOBS_ROWS_EACH;
+	to.rows = bpf_map_lookup_elem(sums, &element);
 	return to;
 }
 
@@ -127,14 +134,17 @@ static __always_inline void bump(u64 *counter, u64 by)
 static __always_inline void add(struct account to, u32 op, u32 class, u64 count, u64 bytes, u64 ns,
 				u64 wait_ns)
 {
-	u32 number = cell_index(op, class, to.role), index;
+	u32 number, index;
 	struct tobs_cell *cell;
 
+	if (!to.rows || !to.counts)
+		return;
+	number = cell_index(op, class, to.role);
 	/* Or a compiler that sees its range drops what the verifier asks for, which before v5.16 or so
 	 * loses sight of 32 bits that were put on the stack. */
 	barrier_var(number);
 	index = to.row % TOBS_ROWS_EACH * TOBS_CELLS + number;
-	if (!to.rows || !to.counts || number >= TOBS_CELLS)
+	if (number >= TOBS_CELLS)
 		return;
 	/* Before the cell, so that who finds a number there finds this, too. Written once: all CPUs
 	 * read it. */
@@ -148,6 +158,15 @@ static __always_inline void add(struct account to, u32 op, u32 class, u64 count,
 	bump(&cell->bytes, bytes);
 	bump(&cell->ns, ns);
 	bump(&cell->wait_ns, wait_ns);
+}
+
+/* Count one for a task, with the wait of its call if there is a time. Global, as class_by_path of
+ * inode_class.h: for what is rare, since it looks up the account again. */
+__noinline int count_for(struct task_state *task, u32 op, u32 class, u64 bytes, u64 ns)
+{
+	if (task)
+		add(account_of(task), op, class, 1, bytes, ns, ns ? task->wait_ns : 0);
+	return 0;
 }
 
 /* How far to shift a number whose bits from `shift` on are not all zero; else 0. */
@@ -171,17 +190,17 @@ static __always_inline u32 log2_bucket(u64 value)
 		value >>= shift;
 		log += shift;
 	}
-	return log < TOBS_BUCKETS ? log : TOBS_BUCKETS - 1;
+	return log;
 }
 
 static __always_inline void count_latency(struct tobs_buckets *buckets, u64 ns)
 {
-	u32 bucket = log2_bucket(ns);
+	u64 bucket = log2_bucket(ns);
 
-	barrier_var(
-		bucket); /* or a compiler that sees its range drops what the verifier asks for */
-	if (bucket < TOBS_BUCKETS)
-		__sync_fetch_and_add(&buckets->count[bucket], 1);
+	barrier_var(bucket); /* or a compiler drops what the verifier asks for */
+	if (bucket >= TOBS_BUCKETS)
+		bucket = TOBS_BUCKETS - 1;
+	__sync_fetch_and_add(&buckets->count[bucket], 1);
 }
 
 /* Count a latency in the histograms of the session. */

@@ -10,33 +10,36 @@ static __always_inline u32 mapped_class(struct task_state *task, struct inode *i
 
 /* Likewise, where a task touches it in a mapping, or a ring reads it: this makes it data, as a read by
  * a call does. But what may be run does not become data, for code is mapped as well, nor what the run
- * has opened for writing, which may be a loader's scratch. */
-static __always_inline u32 touched_class(struct task_state *task, struct inode *inode)
+ * has opened for writing, which may be a loader's scratch. Global, as class_by_path. */
+__noinline u32 touched_class(struct task_state *task, u64 inode_address)
 {
-	u32 class = mapped_class(task, inode);
+	struct inode *inode = (struct inode *)inode_address;
 	struct inode_class *known;
 	struct inode_key key;
+	u32 class;
 
-	if (class != TOBS_OTHER || !is_regular(inode) || !infers_data(task) ||
-	    BPF_CORE_READ(inode, i_mode) & S_IXUGO)
+	if (!task || !is_regular(inode))
+		return TOBS_OTHER;
+	class = regular_class(task->slot, inode_address, 0);
+	if (class != TOBS_OTHER || !infers_data(task) ||
+	    READ(struct inode, inode, i_mode) & S_IXUGO)
 		return class;
 	key = key_of(inode);
 	known = in_session(&session_classes, task->slot, &key);
 	if (!known || known->written)
 		return class;
-	keep_class(task->slot, &key, TOBS_DATA, known->epoch, 0);
+	keep_class(task->slot, inode_address, TOBS_DATA, known->epoch, 0);
 	return TOBS_DATA;
 }
 
 /* Pages that no call asked for. Those of a file that is of no class, in who loads, may be data. */
 static __always_inline void count_filled(struct task_state *task, struct inode *inode, u64 bytes)
 {
-	u32 class = unknown(task, mapped_class(task, inode));
-	struct account to = account_of(task);
+	u32 class = mapped_class(task, inode);
 
-	add(to, TOBS_FAULT_FILL, class, 1, bytes, 0, 0);
+	count_for(task, TOBS_FAULT_FILL, class, bytes, 0);
 	if (class == TOBS_OTHER && loads(task))
-		add(to, TOBS_UNNAMED_FILL, TOBS_OTHER, 1, bytes, 0, 0);
+		count_for(task, TOBS_UNNAMED_FILL, TOBS_OTHER, bytes, 0);
 }
 
 /* The threads of io_uring make no calls: they are inside one. */
@@ -67,8 +70,8 @@ static __always_inline void count_added(struct task_state *task, struct folio *f
 			task->added_pages += pages;
 		break;
 	case TOBS_URING_ENTER:
-		add(account_of(task), TOBS_CACHE_MISS, touched_class(task, inode), 1,
-		    bytes_of_pages(pages), 0, 0);
+		count_for(task, TOBS_CACHE_MISS, touched_class(task, (u64)inode),
+			  bytes_of_pages(pages), 0);
 		break;
 	case NO_CALL: /* a fault, or a call that we do not follow, such as madvise */
 	case TOBS_MMAP:
@@ -127,7 +130,7 @@ static __always_inline bool is_same_fault(struct task_state *task)
 static __always_inline void count_fault(struct task_state *task, struct inode *inode)
 {
 	if (!is_same_fault(task))
-		add(account_of(task), TOBS_FAULT, touched_class(task, inode), 1, 0, 0, 0);
+		add(account_of(task), TOBS_FAULT, touched_class(task, (u64)inode), 1, 0, 0, 0);
 }
 
 PREEMPTIBLE_PROG("tp_btf/mm_filemap_fault", tobs_fault, struct address_space *mapping)

@@ -8,6 +8,7 @@
 #include "rights.h"
 
 #define MAX_ANCESTORS 8 /* main, fork server, worker, and some to spare */
+#define NO_PROCESS ((u32) - 1)
 
 struct name {
 	u64 words[2];
@@ -127,41 +128,42 @@ __noinline u32 pid_for_reader(u64 address)
 {
 	struct pid *reader = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid);
 	struct pid *pid = (struct pid *)address;
-	u32 level = BPF_CORE_READ(reader, level);
+	u32 level = READ(struct pid, reader, level);
 	struct upid *name = name_at(pid, level), *own = name_at(reader, level);
 
-	if (!pid || BPF_CORE_READ(pid, level) < level ||
-	    BPF_CORE_READ(name, ns) != BPF_CORE_READ(own, ns))
+	if (!pid || READ(struct pid, pid, level) < level ||
+	    READ(struct upid, name, ns) != READ(struct upid, own, ns))
 		return 0;
-	return BPF_CORE_READ(name, nr);
+	return READ(struct upid, name, nr);
 }
 
 /* Whether a task is one of the process that a call is about. */
 static __always_inline bool is_meant(struct task_struct *task, struct tobs_control *call)
 {
-	struct pid *pid = BPF_CORE_READ(task, group_leader, thread_pid);
+	struct task_struct *leader = READ(struct task_struct, task, group_leader);
+	struct pid *pid = BPF_CORE_READ(leader, thread_pid);
 
 	return call->tgid && pid_for_reader((u64)pid) == call->tgid;
 }
 
-/* The process of the session that follows a task already, other than the one of a call; 0: none. */
+/* The process of the session that follows a task already, other than the one of a call; NO_PROCESS: none. */
 static __always_inline u32 other_process(struct task_struct *task, u32 slot)
 {
 	struct task_state *state = state_of(task);
 	struct tobs_settings *set = state && state->slot != slot ? settings_of(state->slot) : NULL;
 
-	return set && set->open ? set->tgid : 0;
+	return set && set->open ? set->tgid : NO_PROCESS;
 }
 
 /* Whether a task stems from the process that a call is about, with no other session nearer. */
 static __always_inline bool descends(struct task_struct *task, struct tobs_control *call)
 {
-	int other = other_process(task, call->slot);
+	u32 other = other_process(task, call->slot);
 
 	for (int i = 0; i < MAX_ANCESTORS; i++) {
-		if (other && BPF_CORE_READ(task, tgid) == other)
+		if (READ(struct task_struct, task, tgid) == other)
 			return false;
-		task = BPF_CORE_READ(task, real_parent);
+		task = READ(struct task_struct, task, real_parent);
 		if (!task)
 			return false;
 		if (is_meant(task, call))

@@ -25,18 +25,23 @@
  * a quarter of the verification.
  */
 #ifdef TOBS_NO_KFUNC
-#define UNTRUSTED(type, pointer) (pointer)
-#define READ(type, pointer, field)                 \
-	({                                         \
-		type *object_ = (type *)(pointer); \
-		BPF_CORE_READ(object_, field);     \
-	})
+#define UNTRUSTED(type, pointer) ((type *)(pointer))
+#define FIELD(object, fields...) BPF_CORE_READ(object, fields)
 #else
 extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym;
 
 #define UNTRUSTED(type, pointer) ((type *)bpf_rdonly_cast((pointer), bpf_core_type_id_kernel(type)))
-#define READ(type, pointer, field) (UNTRUSTED(type, pointer)->field)
+#define FIELD(object, fields...) ___arrow(object, fields)
 #endif
+
+/* As BPF_CORE_READ: FIELD from what UNTRUSTED gave, READ from any pointer or number. What they read of
+ * a pointer is one; where a number is asked for, BPF_CORE_READ reads it. So it does what shares its place
+ * with a pointer: the verifier takes the first of both. */
+#define READ(type, pointer, fields...)                    \
+	({                                                \
+		type *object_ = UNTRUSTED(type, pointer); \
+		FIELD(object_, fields);                   \
+	})
 
 /* Whether the kernel has a helper, as a constant: the verifier passes over what is not for it. */
 #define HAS_HELPER(name) bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_##name)
@@ -55,7 +60,7 @@ static __always_inline struct upid *name_at(struct pid *pid, u32 level)
 	       level * bpf_core_type_size(struct upid);
 }
 
-/* What a thread calls itself (gettid). */
+/* What a thread calls itself (gettid). By helpers: seen.bpf.c asks it, too, on any kernel. */
 static __always_inline u32 own_tid(struct task_struct *task)
 {
 	struct pid *pid = BPF_CORE_READ(task, thread_pid);
@@ -67,8 +72,12 @@ static __always_inline u32 own_tid(struct task_struct *task)
 /* The file that a folio caches. Before v5.16 there are no folios, and it is a page. */
 static __always_inline struct inode *folio_inode(struct folio *folio)
 {
-	if (bpf_core_type_exists(struct folio))
-		return BPF_CORE_READ(folio, mapping, host);
+	struct address_space *mapping;
+
+	if (bpf_core_type_exists(struct folio)) {
+		mapping = READ(struct folio, folio, mapping);
+		return BPF_CORE_READ(mapping, host);
+	}
 	return BPF_CORE_READ((struct page *)folio, mapping, host);
 }
 
@@ -89,15 +98,15 @@ static __always_inline u64 folio_pages(struct folio *folio)
 	if (!bpf_core_type_exists(struct folio))
 		return 1;
 	if (bpf_core_field_exists(((struct folio___6_18 *)folio)->flags.f))
-		flags = BPF_CORE_READ((struct folio___6_18 *)folio, flags.f);
+		flags = READ(struct folio___6_18, folio, flags.f);
 	else
-		flags = BPF_CORE_READ(folio, flags);
+		flags = READ(struct folio, folio, flags);
 	if (!(flags & (1UL << bpf_core_enum_value(enum pageflags, PG_head))))
 		return 1;
 	if (bpf_core_field_exists(folio->_folio_order))
-		order = BPF_CORE_READ(folio, _folio_order);
+		order = READ(struct folio, folio, _folio_order);
 	else if (bpf_core_field_exists(folio->_flags_1))
-		order = BPF_CORE_READ(folio, _flags_1) & 0xff;
+		order = READ(struct folio, folio, _flags_1) & 0xff;
 	else
 		order = second_page_order((struct page *)folio);
 	return 1UL << (order & 31);
@@ -140,7 +149,8 @@ static __always_inline struct page *head_of(struct page *page)
 /* The first folio, or page, that a bio carries. */
 static __always_inline struct page *bio_folio(struct bio *bio)
 {
-	struct page *page = BPF_CORE_READ(bio, bi_io_vec, bv_page);
+	struct bio_vec *first = READ(struct bio, bio, bi_io_vec);
+	struct page *page = BPF_CORE_READ(first, bv_page);
 
 	return page ? head_of(page) : NULL;
 }
@@ -165,9 +175,9 @@ static __always_inline struct inode *bio_inode(struct bio *bio)
 /* AF_INET and the like, of an open socket. */
 static __always_inline u16 family_of(struct file *file)
 {
-	struct socket *socket = BPF_CORE_READ(file, private_data);
+	struct socket *socket = READ(struct file, file, private_data);
 
-	return BPF_CORE_READ(socket, sk, __sk_common.skc_family);
+	return READ(struct socket, socket, sk, __sk_common.skc_family);
 }
 
 /* An entry of the table of open files is one pointer, which is also what a hlist_head is: a type

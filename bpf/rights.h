@@ -26,17 +26,17 @@ static __always_inline u64 permitted_of(struct cred *cred)
 static __always_inline void take_client(struct tobs_settings *set, u32 connection)
 {
 	struct file *file = file_of_fd(connection);
-	struct socket *socket = BPF_CORE_READ(file, private_data);
-	struct cred *cred = BPF_CORE_READ(socket, sk, sk_peer_cred);
+	struct socket *socket = READ(struct file, file, private_data);
+	struct cred *cred = READ(struct socket, socket, sk, sk_peer_cred);
 
 	if (!cred) { /* no socket that somebody connected: nobody has its rights */
 		set->uid = set->gid = (u32)-1;
 		return;
 	}
-	set->uid = BPF_CORE_READ(cred, euid.val);
-	set->gid = BPF_CORE_READ(cred, egid.val);
+	set->uid = FIELD(cred, euid.val);
+	set->gid = FIELD(cred, egid.val);
 	set->permitted = permitted_of(cred);
-	set->user_ns = (u64)BPF_CORE_READ(cred, user_ns);
+	set->user_ns = (u64)FIELD(cred, user_ns);
 }
 
 /* Real, effective and saved ones: a program with rights of its own has others. */
@@ -44,24 +44,24 @@ static __always_inline bool has_ids_of(struct cred *cred, struct tobs_settings *
 {
 	u32 uid = set->uid, gid = set->gid;
 
-	return BPF_CORE_READ(cred, uid.val) == uid && BPF_CORE_READ(cred, euid.val) == uid &&
-	       BPF_CORE_READ(cred, suid.val) == uid && BPF_CORE_READ(cred, gid.val) == gid &&
-	       BPF_CORE_READ(cred, egid.val) == gid && BPF_CORE_READ(cred, sgid.val) == gid;
+	return FIELD(cred, uid.val) == uid && FIELD(cred, euid.val) == uid &&
+	       FIELD(cred, suid.val) == uid && FIELD(cred, gid.val) == gid &&
+	       FIELD(cred, egid.val) == gid && FIELD(cred, sgid.val) == gid;
 }
 
 /* Whether a task may do nothing that the client may not. In a user name space that the client has
  * made, or that lies in such a one, it may do anything itself. */
 static __always_inline bool has_no_more(struct cred *cred, struct tobs_settings *set)
 {
-	struct user_namespace *space = BPF_CORE_READ(cred, user_ns);
+	struct user_namespace *space = FIELD(cred, user_ns);
 
 	if ((u64)space == set->user_ns)
 		return !(permitted_of(cred) & ~set->permitted);
 	for (u64 i = 0; i < MAX_NAME_SPACES && space; i++) {
-		struct user_namespace *parent = BPF_CORE_READ(space, parent);
+		struct user_namespace *parent = FIELD(space, parent);
 
 		if ((u64)parent == set->user_ns)
-			return BPF_CORE_READ(space, owner.val) == set->uid;
+			return FIELD(space, owner.val) == set->uid;
 		space = parent;
 	}
 	return false;
@@ -71,22 +71,22 @@ static __always_inline bool has_no_more(struct cred *cred, struct tobs_settings 
  * nor of one that asked for it (PR_SET_DUMPABLE). */
 static __always_inline bool is_dumpable(struct task_struct *task)
 {
-	struct mm_struct *mm = BPF_CORE_READ(task, mm);
+	struct mm_struct *mm = READ(struct task_struct, task, mm);
 
 	if (!mm)
 		return false; /* it is ending, and was followed before, or never */
 	if (bpf_core_field_exists(task->exec_state))
-		return BPF_CORE_READ(task, exec_state, dumpable) == TASK_DUMPABLE_OWNER;
+		return READ(struct task_struct, task, exec_state, dumpable) == TASK_DUMPABLE_OWNER;
 	if (bpf_core_field_exists(((struct mm_struct___6_18 *)mm)->flags.__mm_flags))
-		return (BPF_CORE_READ((struct mm_struct___6_18 *)mm, flags.__mm_flags[0]) &
+		return (READ(struct mm_struct___6_18, mm, flags.__mm_flags[0]) &
 			MMF_DUMPABLE_MASK) == SUID_DUMP_USER;
-	return (BPF_CORE_READ(mm, flags) & MMF_DUMPABLE_MASK) == SUID_DUMP_USER;
+	return (READ(struct mm_struct, mm, flags) & MMF_DUMPABLE_MASK) == SUID_DUMP_USER;
 }
 
 /* Global, as class_by_path is. */
 __noinline u32 has_rights_of_client(u32 slot, u64 address)
 {
-	struct cred *cred = (struct cred *)address;
+	struct cred *cred = UNTRUSTED(struct cred, (void *)address);
 	struct tobs_settings *set = settings_of(slot);
 
 	return set && has_ids_of(cred, set) && has_no_more(cred, set);

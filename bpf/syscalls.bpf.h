@@ -6,7 +6,8 @@
 
 static __always_inline void begin_file_call(struct task_state *task, struct target target, u32 op)
 {
-	task->class = class_for_call(task, &target, op);
+	task->class = knows_class(task, &target) ? task->inode_class :
+						   class_for_call(task, &target, op);
 	if (target.kind != S_IFREG || task->class == TOBS_PSEUDO)
 		return;
 	task->flags = CALL_REGULAR;
@@ -109,31 +110,22 @@ static __always_inline u32 opened_class(struct task_state *task, long fd)
 	return class;
 }
 
-/* What a read had to be brought into the page cache. One that would not wait has failed, and left the
- * pages to one that does. */
-static __always_inline void count_missed(struct task_state *task, struct account to, u32 class,
-					 u64 ns)
-{
-	if (task->added_pages)
-		add(to, TOBS_CACHE_MISS, class, 1, bytes_of_pages(task->added_pages), 0, 0);
-	if (task->flags & CALL_READ_AHEAD)
-		add(to, TOBS_DEMAND_MISS, class, 1, 0, ns, task->wait_ns);
-}
-
-/* What a read says about the page cache. One at end of file says nothing. */
+/* What a read of a regular file says about the page cache. One at end of file says nothing, and one that
+ * would not wait has failed, and left the pages to one that does. */
 static __always_inline void count_cache(struct task_state *task, struct account to, u32 class,
 					long bytes, u64 ns)
 {
-	if (!bytes || !(task->flags & CALL_REGULAR))
-		return;
 	if (task->flags & CALL_DIRECT) {
 		if (bytes > 0)
-			add(to, TOBS_DIRECT_READ, class, 1, bytes, ns, task->wait_ns);
+			count_for(task, TOBS_DIRECT_READ, class, bytes, ns);
 		return;
 	}
 	if (bytes > 0)
 		add(to, TOBS_CACHE_READ, class, 1, whole_pages(bytes), 0, 0);
-	count_missed(task, to, class, ns);
+	if (task->added_pages)
+		count_for(task, TOBS_CACHE_MISS, class, bytes_of_pages(task->added_pages), 0);
+	if (task->flags & CALL_READ_AHEAD)
+		count_for(task, TOBS_DEMAND_MISS, class, 0, ns);
 }
 
 /* Whether the training thread saves a checkpoint. */
@@ -150,38 +142,35 @@ static __always_inline bool syncs_map(struct task_state *task, u32 op, u64 nr)
 
 /* What is written through a mapping makes no call: that a file is mapped for that is told, and that a
  * checkpoint is saved by a mapping that was there before. */
-static __always_inline void count_map(struct task_state *task, struct pt_regs *regs,
-				      struct account to, u32 class, u64 bytes)
+static __always_inline void count_map(struct task_state *task, struct pt_regs *regs, u32 class,
+				      u64 bytes)
 {
 	if (!(syscall_arg(regs, 3) & PROT_WRITE) || !(syscall_arg(regs, 4) & MAP_SHARED))
 		return;
 	if (class == TOBS_OTHER && saves(task))
 		class = TOBS_CHECKPOINT;
-	add(to, TOBS_MAP_WRITE, class, 1, bytes, 0, 0);
+	count_for(task, TOBS_MAP_WRITE, class, bytes, 0);
 }
 
-/* What sendfile, splice and copy_file_range read of a regular file, on the way to where they write. */
-static __always_inline void count_source(struct task_state *task, struct account to, int fd,
-					 u64 bytes, u64 ns)
+/* What sendfile, splice and copy_file_range read of a regular file, on the way to where they write; its
+ * class, or TOBS_CLASSES where it is no such file. */
+static __always_inline u32 count_source(struct task_state *task, struct account to, int fd,
+					u64 bytes, u64 ns)
 {
 	struct file *file = file_of_fd(fd);
 	struct target target;
 	u32 class;
 
 	if (!file)
-		return;
+		return TOBS_CLASSES;
 	target = target_of(file);
 	if (target.kind != S_IFREG)
-		return;
+		return TOBS_CLASSES;
 	class = class_for_call(task, &target, TOBS_READ);
 	if (COUNTS_FILES)
 		count_file_read(task, file, class, bytes, ns);
 	add(to, TOBS_READ, class, 1, bytes, ns, task->wait_ns);
-	add(to, TOBS_CACHE_READ, class, 1, whole_pages(bytes), 0, 0);
-	if (task->added_pages)
-		add(to, TOBS_CACHE_MISS, class, 1, bytes_of_pages(task->added_pages), 0, 0);
-	if (makes_batch(task) && class == TOBS_DATA)
-		count_in_batch(task, TOBS_READ, fd, bytes, ns);
+	return class;
 }
 
 static __always_inline void exit_call(struct task_state *task, struct pt_regs *regs, u64 nr,
@@ -189,7 +178,9 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 {
 	struct account to;
 	u64 ns, bytes = 0;
+	bool reads = false;
 	u32 op, class;
+	int fd;
 
 	if (is_aside(op_of(nr))) {
 		count_aside(task, op_of(nr), result);
@@ -224,17 +215,23 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		count_file_open(task, result, class);
 	else if (COUNTS_FILES)
 		count_file_call(task, regs, op, class, machine.syscalls[nr].offset_arg, result, ns);
-	if (makes_batch(task) && class == TOBS_DATA && (op == TOBS_READ || op == TOBS_OPEN))
-		count_in_batch(task, op, op == TOBS_OPEN ? result : task->fd, bytes, ns);
-	if (op == TOBS_READ)
+	fd = op == TOBS_OPEN ? result : task->fd;
+	if (op == TOBS_READ) {
+		reads = result && task->flags & CALL_REGULAR;
+	} else if (op == TOBS_MMAP && bytes && task->flags & CALL_REGULAR) {
+		count_map(task, regs, class, bytes);
+	} else if (op == TOBS_FSYNC && !machine.syscalls[nr].fd_arg && class == TOBS_CHECKPOINT) {
+		count_for(task, TOBS_MAP_WRITE, TOBS_CHECKPOINT, 0, 0);
+	} else if (machine.syscalls[nr].source_arg && bytes) {
+		fd = syscall_arg(regs, machine.syscalls[nr].source_arg);
+		class = count_source(task, to, fd, bytes, ns);
+		op = TOBS_READ;
+		reads = class != TOBS_CLASSES;
+	}
+	if (reads)
 		count_cache(task, to, class, result, ns);
-	else if (op == TOBS_MMAP && bytes && task->flags & CALL_REGULAR)
-		count_map(task, regs, to, class, bytes);
-	else if (syncs_map(task, op, nr))
-		add(to, TOBS_MAP_WRITE, TOBS_CHECKPOINT, 1, 0, 0, 0);
-	else if (machine.syscalls[nr].source_arg && bytes)
-		count_source(task, to, syscall_arg(regs, machine.syscalls[nr].source_arg), bytes,
-			     ns);
+	if (makes_batch(task) && class == TOBS_DATA && (op == TOBS_READ || op == TOBS_OPEN))
+		count_in_batch(task, op, fd, bytes, ns);
 }
 
 /* Whether the begin of the call was seen, and no other program has seen this end of it. */
@@ -280,14 +277,15 @@ static __always_inline void count_request(struct task_state *task, struct io_kio
 	struct account to;
 	struct file *file;
 	__s32 result;
+	bool direct;
 	u32 class;
 	int op;
 
-	op = uring_op(BPF_CORE_READ(request, opcode));
-	file = BPF_CORE_READ(request, file);
+	op = uring_op(READ(struct io_kiocb, request, opcode));
+	file = READ(struct io_kiocb, request, file);
 	if (op < 0 || !file)
 		return;
-	result = BPF_CORE_READ(request, cqe.res);
+	result = READ(struct io_kiocb, request, cqe.res);
 	target = target_of(file);
 	class = class_for_call(task, &target, op == TOBS_URING_READ ? TOBS_READ : TOBS_WRITE);
 	class = unknown(task, class);
@@ -304,10 +302,10 @@ static __always_inline void count_request(struct task_state *task, struct io_kio
 		return;
 	if (COUNTS_FILES && class != TOBS_PSEUDO)
 		count_file_read(task, file, class, result, 0);
-	if (flags_of(&target) & O_DIRECT)
-		add(to, TOBS_DIRECT_READ, class, 1, result, 0, 0);
-	else /* no count: of these nobody knows whether they waited for read-ahead */
-		add(to, TOBS_CACHE_READ, class, 0, whole_pages(result), 0, 0);
+	direct = flags_of(&target) & O_DIRECT;
+	op = unknown(task, direct ? TOBS_DIRECT_READ : TOBS_CACHE_READ);
+	/* No count in the page cache: of these nobody knows whether they waited for read-ahead. */
+	add(to, op, class, direct, direct ? result : whole_pages(result), 0, 0);
 }
 
 /* The arguments behind the request changed with v6.13; the result stands in the request too. */

@@ -36,7 +36,6 @@ struct access {
 	struct tobs_file_key key;
 	struct tobs_total_key total;
 	u64 file;      /* address of the open file */
-	u64 dentry;    /* of its name */
 	u64 size;      /* of the file */
 	u64 begin;     /* position, or NOWHERE */
 	u64 run_begin; /* of the consecutive accesses that this one ends */
@@ -51,7 +50,7 @@ struct access {
 };
 
 _Static_assert(sizeof(struct access) ==
-		       sizeof(struct tobs_file_key) + sizeof(struct tobs_total_key) + 12 * 8,
+		       sizeof(struct tobs_file_key) + sizeof(struct tobs_total_key) + 11 * 8,
 	       "no padding");
 
 struct chunk_key {
@@ -101,13 +100,11 @@ static __always_inline u64 bits_between(u64 from, u64 to, u64 chunk)
 /* What marks the blocks of an access: those that it touches, and those that it covers. */
 struct marking {
 	struct chunk_key key;
-	u64 first_chunk, last_chunk;
 	u64 touched_from, touched_to;
 	u64 full_from, full_to;
 	u64 front; /* what lies before it is known without blocks, ... */
 	u64 size;  /* ... and there is nothing behind it */
 	u64 least, most;
-	u64 chunks; /* that were marked */
 };
 
 /* Bytes in the blocks of some bits. */
@@ -151,17 +148,17 @@ __noinline int mark_blocks_of(struct marking *marking)
 	return 1;
 }
 
-/* 1: there is no more to do. */
+static __always_inline u64 chunks_end(struct marking *marking)
+{
+	return ((marking->touched_to - 1) >> CHUNK_SHIFT) + 1;
+}
+
+/* The next one; 1: there is no more to do. */
 static long mark_chunk(u32 index, struct marking *marking)
 {
-	u64 number = marking->first_chunk + index;
-
-	if (number > marking->last_chunk)
+	if (marking->key.number >= chunks_end(marking) || !mark_blocks_of(marking))
 		return 1;
-	marking->key.number = number;
-	if (!mark_blocks_of(marking))
-		return 1;
-	marking->chunks++;
+	marking->key.number++;
 	return 0;
 }
 
@@ -198,15 +195,14 @@ static __always_inline void mark_blocks(struct access *access, u64 front)
 	if (marking.full_from < marking.touched_from)
 		marking.full_from = marking.touched_from;
 	marking.full_to = end == marking.size ? marking.touched_to : end >> BLOCK_SHIFT;
-	marking.first_chunk = marking.touched_from >> CHUNK_SHIFT;
-	marking.last_chunk = (marking.touched_to - 1) >> CHUNK_SHIFT;
+	marking.key.number = marking.touched_from >> CHUNK_SHIFT;
 	if (HAS_HELPER(loop))
 		bpf_loop(MAX_CHUNKS, mark_chunk, &marking, 0);
 	else
 		mark_chunks(&marking);
 	access->least = marking.least;
 	access->most = marking.most;
-	if (marking.chunks <= marking.last_chunk - marking.first_chunk)
+	if (marking.key.number < chunks_end(&marking))
 		access->untold = access->result;
 }
 
