@@ -83,7 +83,7 @@ class SiteHook(DroppedOnCopy):
 
     def lose(self, found: str) -> None:
         """The lookups of the module are unmeasured from the step that runs on."""
-        self.site.lose(self._buffer.serial(), found)
+        self.site.lose(self._buffer.serial(), found, "call it outside of that to have them counted")
 
     def remove(self) -> None:
         """Come off the module."""

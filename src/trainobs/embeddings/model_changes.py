@@ -20,10 +20,12 @@ from trainobs.core.now import now_s
 from trainobs.embeddings.buffer import LookupCapture
 from trainobs.embeddings.find import has_own_forward, sites_of
 from trainobs.embeddings.hooks import SiteHook
-from trainobs.embeddings.sites import NEVER, ModelEmbeddings, Site, SiteKind, some_of
+from trainobs.embeddings.sites import NEVER, NEW_RUN, ModelEmbeddings, Site, SiteKind, some_of
 
 LOOK_S = 10.0
 """Least time between two walks through the model: one of 10,000 modules takes some 10 ms."""
+
+_TRIES = 5
 
 _GONE = "that module was replaced, or has left the model"
 
@@ -67,11 +69,10 @@ class ModelWatch:
         for capture in captures:
             for call in capture.calls:
                 call.site.called_serial = capture.serial
-        if not self._over:
-            self._see()
+        self._see()
         for one in self._watched:
             one.judge(self._known_until + 1, last_serial)
-            if one.resized and not one.told_size:
+            if (one.resized or one.site.moved) and not one.told_size:
                 one.told_size = True
                 self._tell_size(one.site)
         self._known_until = last_serial
@@ -81,25 +82,32 @@ class ModelWatch:
 
         Not in a forked child, which only lets go.
         """
-        if not self._over and os.getpid() == self._pid:
+        if os.getpid() == self._pid:
             self._see(at_end=True)
-            self._over = True
 
     def _see(self, at_end: bool = False) -> None:
+        """See how the model is now; no more after the end, when the hooks come off."""
         model = self._model()
-        if model is None:
-            return
-        with self._lock, suppress(RuntimeError):  # the training thread changes it at this moment
-            moved = [one for one in self._watched if one.see()]
-            if moved:
-                self._place_all(model)
-                there = set(map(id, model.modules()))
-                for one in moved:
-                    one.gone = id(one.site.module) not in there
-            now = now_s()
-            if at_end or now >= self._next_look_s:
-                self._next_look_s = now + LOOK_S
-                self._look_for_late(model)
+        with self._lock:
+            over, self._over = self._over, self._over or at_end
+            if model is None or over:
+                return
+            for _ in range(_TRIES):
+                with suppress(RuntimeError):  # the training thread changes it at this moment
+                    self._see_all(model, at_end)
+                    return
+
+    def _see_all(self, model: nn.Module, at_end: bool) -> None:
+        moved = [one for one in self._watched if one.see()]
+        if moved:
+            self._place_all(model)
+            there = set(map(id, model.modules()))
+            for one in moved:
+                one.gone = id(one.site.module) not in there
+        now = now_s()
+        if at_end or now >= self._next_look_s:
+            self._next_look_s = now + LOOK_S
+            self._look_for_late(model)
 
     def _place_all(self, model: nn.Module) -> None:
         """Where the watched modules are: each parent, down from the model."""
@@ -154,24 +162,26 @@ class _Watched:
         self.place: list[tuple[weakref.ref[nn.Module], str, weakref.ref[nn.Module]]] = []
         self.gone = self.resized = self.told_size = False
         self._hook = hook
-        self._changed: str | None = None
+        self._changed: tuple[str, str] | None = None
         self._is_plain = self.site.kind in (SiteKind.EMBEDDING, SiteKind.BAG)
         self._rows = self._width = None
         size = _size(self.site.module) if self._is_plain else None
         if size is not None and size[0] == found.tables[self.site.tables[0]].info.row_count:
-            self._rows, self._width = size[0], size[1:]
-            self.site.weight, self.site.rows = self.site.module._parameters["weight"], size[0]
+            self._rows, self._width = size
+            weight = self.site.module._parameters["weight"]
+            assert weight is not None
+            self.site.weight, self.site.rows, self.site.on_cuda = weight, size[0], weight.is_cuda
         if self._is_plain:
             self.site.changed = partial(_changed, self.site.module, self.site.kind, self._rows)
 
     def see(self) -> bool:
         """See how it is now, and whether it is no longer where it was."""
         site = self.site
-        self._changed = None if self._hook.on else "its hooks were removed"
+        self._changed = None if self._hook.on else ("its hooks were removed", NEW_RUN)
         self._changed = self._changed or site.changed()
         if self._is_plain and self._width is not None:
             size = _size(site.module)
-            self.resized = self.resized or (size is not None and size[1:] != self._width)
+            self.resized = self.resized or (size is not None and size[1] != self._width)
         return not self.gone and not all(_holds(*link) for link in self.place)
 
     def judge(self, since: int, last_serial: int) -> None:
@@ -180,7 +190,7 @@ class _Watched:
         if site.lost_serial != NEVER:
             return
         if self._changed is not None:
-            site.lose(max(since, site.verified_serial + 1), self._changed)
+            site.lose(max(since, site.verified_serial + 1), *self._changed)
         elif self.gone and site.called_serial < last_serial:
             site.lose(max(since, site.called_serial + 1), _GONE)
 
@@ -190,19 +200,19 @@ def _holds(parent: weakref.ref[nn.Module], name: str, child: weakref.ref[nn.Modu
     return held is not None and held._modules.get(name) is child()
 
 
-def _changed(module: nn.Module, kind: SiteKind, rows: int | None) -> str | None:
-    """What makes the ids of a plain module say something else than before."""
+def _changed(module: nn.Module, kind: SiteKind, rows: int | None) -> tuple[str, str] | None:
+    """What makes the ids of a plain module say something else than before, and what to do."""
     size = _size(module) if rows is not None else None
     if size is not None and size[0] != rows:
-        return f"its table has {size[0]} rows, and had {rows}"
+        return f"its table has {size[0]} rows, and had {rows}", NEW_RUN
     if "forward" in vars(module) and has_own_forward(module, kind):
-        return "it was given a forward of its own, which may look up other ids"
+        return "it was given a forward of its own, which may look up other ids", "nothing"
     return None
 
 
-def _size(module: nn.Module) -> tuple[int, int, str] | None:
-    """Rows, bytes of a row and device of a plain weight; None for parts of one, and the like."""
+def _size(module: nn.Module) -> tuple[int, int] | None:
+    """Rows and bytes of a row of a plain weight; None for parts of one, and the like."""
     weight = vars(module)["_parameters"].get("weight")
     if type(weight) is not nn.Parameter or weight.dim() != 2:
         return None
-    return weight.shape[0], weight.shape[1] * weight.element_size(), weight.device.type
+    return weight.shape[0], weight.shape[1] * weight.element_size()

@@ -23,6 +23,8 @@ MAX_KEYS = 4096
 NEVER = 2**63
 """The serial of no step."""
 
+NEW_RUN = "observe a new run to have them counted"
+
 
 class SiteKind(Enum):
     """How a module is asked for rows."""
@@ -54,9 +56,11 @@ class Site:
         lost_serial: the first step from which on nobody knows what it looks up.
         called_serial: the last step known to have called it.
         verified_serial: the last step in which it was seen to be as it was.
-        changed: what is found where it is not; None where it is.
+        changed: what is found where it is not, and what to do; None where it is.
         weight: the weight of a plain module, if `rows` are all of it.
         rows: of that weight.
+        on_cuda: whether it was on a GPU.
+        moved: whether it was elsewhere in a later call. Between calls, it may be anywhere.
         passed_over: an id that is not looked up (`padding_idx` of a bag).
         near: memory of this rank's device, one of `MEMORIES`.
         names: of its tables, as the module calls them.
@@ -79,9 +83,11 @@ class Site:
     lost_serial: int = NEVER
     called_serial: int = -1
     verified_serial: int = -1
-    changed: Callable[[], str | None] = lambda: None
+    changed: Callable[[], tuple[str, str] | None] = lambda: None
     weight: Any = field(default=None, repr=False)
     rows: int = 0
+    on_cuda: bool = False
+    moved: bool = False
     passed_over: int | None = None
     near: str = ""
     names: list[str] = field(default_factory=list)
@@ -94,14 +100,14 @@ class Site:
         collection: nn.Module = getattr(self.module, COLLECTION, self.module)
         return collection
 
-    def lose(self, serial: int, found: str) -> None:
+    def lose(self, serial: int, found: str, do: str = NEW_RUN) -> None:
         """Its tables are unmeasured from a step on; the first time, say so and why."""
         self.blind = True
         self.lost_serial = min(serial, self.lost_serial)
         self.tell(
             "lost",
             "trainobs counts lookups of %r no more; the training goes on\n"
-            f"  found: {found}\n  do:    observe a new run to have them counted",
+            f"  found: {found}\n  do:    {do}",
         )
 
     def verify(self, serial: int) -> None:
@@ -111,11 +117,16 @@ class Site:
         if (
             weight is not self.weight
             or "forward" in of_module
-            or (weight is not None and weight.size(0) != self.rows)
+            or (
+                weight is not None
+                and (weight.size(0) != self.rows or weight.is_cuda is not self.on_cuda)
+            )
         ):
             found = self.changed()
+            if weight is not None and self.weight is not None:
+                self.moved = self.moved or weight.is_cuda is not self.on_cuda
             if found is not None:
-                self.lose(serial, found)
+                self.lose(serial, *found)
                 return
         self.verified_serial = serial
 
