@@ -146,6 +146,8 @@ def test_compiled_code_counts_or_tells_and_never_fails(kind, fullgraph, caplog, 
     monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # a compiler leaves its thread
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
+    if kind == "cond" and torch.__version__ < "2.6":
+        pytest.skip("torch 2.5 fails there, observed or not")
     model = Held(kind)
     lookups, steps = hooked(model)
     model.other(torch.arange(4))

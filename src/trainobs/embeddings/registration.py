@@ -99,18 +99,16 @@ def _bare(create: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.contextmanager
 def _hidden(root: nn.Module) -> Iterator[None]:
     """Have no hook of ours on any module below `root`; all others stay, in their order."""
-    kept = []
+    kept: list[tuple[nn.Module, str, Any]] = []
     try:
-        for module in root.modules():
-            for name in ("_forward_pre_hooks", "_forward_hooks"):
-                hooks = vars(module).get(name) or {}
-                if any(isinstance(hook, DroppedOnCopy) for hook in hooks.values()):
-                    kept.append((module, name, hooks))
-                    vars(module)[name] = OrderedDict(
-                        (number, hook)
-                        for number, hook in hooks.items()
-                        if not isinstance(hook, DroppedOnCopy)
-                    )
+        with contextlib.suppress(Exception):  # of a module that is not yet one; torch tells more
+            for module in root.modules():
+                for name in ("_forward_pre_hooks", "_forward_hooks"):
+                    hooks = vars(module).get(name) or {}
+                    others = {n: h for n, h in hooks.items() if not isinstance(h, DroppedOnCopy)}
+                    if len(others) < len(hooks):
+                        kept.append((module, name, hooks))
+                        vars(module)[name] = OrderedDict(others)
         yield
     finally:
         for module, name, hooks in kept:
