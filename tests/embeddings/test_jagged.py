@@ -19,6 +19,10 @@ from torchrec import (
     KeyedJaggedTensor,
     PoolingType,
 )
+from torchrec.modules.fused_embedding_modules import (
+    FusedEmbeddingBagCollection,
+    FusedEmbeddingCollection,
+)
 
 from tests.embeddings.brute import Expected, Steps, compare, jagged_bags, random_lengths
 from trainobs.embeddings.model_lookups import ModelLookups
@@ -110,6 +114,34 @@ def test_collections(kind):
     assert {table.features for table in lookups.tables} == {
         tuple(features) for _, features in TABLES.values()
     }
+
+
+def fused(kind, configs, device):
+    options = {"optimizer_type": torch.optim.SGD, "optimizer_kwargs": {"lr": 0.1}}
+    return kind(tables=configs, device=torch.device(device), **options)
+
+
+def test_fused_collections_that_are_not_sharded():
+    module = fused(FusedEmbeddingBagCollection, bag_collection().embedding_bag_configs(), "cpu")
+    steps, expected = Steps(), {}
+    lookups = ModelLookups(nn.Sequential(module), lambda: steps.serial, every=1)
+    for step in range(5):
+        steps.begin()
+        kjt = make_jagged()
+        module(kjt)
+        expect(expected, step, kjt)
+    rows = lookups.rows(steps.closed())
+    lookups.close()
+    compare(lookups, rows, expected)
+    assert (rows["gradient_rows"] == rows["unique_rows"]).all()
+
+
+def test_tables_of_a_fused_collection_of_sequences_are_found():
+    configs = sequence_collection().embedding_configs()
+    module = fused(FusedEmbeddingCollection, configs, "meta")  # it takes no CPU
+    lookups = ModelLookups(nn.Sequential(module), lambda: 0)
+    lookups.close()
+    assert [table.name for table in lookups.tables] == list(TABLES)
 
 
 def test_a_name_that_two_collections_use_is_made_unique():

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainobs.core.errors import REPORT
 from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.core.signals import let_signals_through
@@ -67,7 +66,8 @@ class LookupCall(NamedTuple):
     keys: Sequence[str]
     lookups: Sequence[int] | FeatureCounts | None
     """None: not known."""
-    bags: Sequence[int] | int
+    bags: Sequence[int] | int | None
+    """None: not known."""
     trains: bool
     """Whether autograd was on."""
     ids: CallIds | None
@@ -122,7 +122,9 @@ class LookupBuffer:
     Attributes:
         armed: whether lookups are noted.
         aside: whether those of now are for no training step.
+        serial: the serial of the step that runs.
         failed_serial: the first step of which not all was noted, because of a fault.
+        error: that fault; None: there was none.
     """
 
     def __init__(
@@ -134,36 +136,31 @@ class LookupBuffer:
         self.armed = True
         self.aside = aside
         self.failed_serial = 2**63
-        self._serial = serial
+        self.error: Exception | None = None
+        self.serial = serial
         self._interval = interval
         self._captures: dict[int, LookupCapture] = {}
-        self._entered = -1
         self._current = LookupCapture(-1, sampled=False)
         self._on_the_way: deque[tuple[LookupCapture, list[torch.cuda.Event]]] = deque()
         self._waiting_bytes = 0
 
     def enter(self) -> LookupCapture:
         """The capture of the step that runs."""
-        serial = self._serial()
+        serial = self.serial()
         if serial != self._current.serial:
-            self._entered = serial
             self._turn(serial)
         if self._on_the_way:
             self._look()
         return self._current
 
-    def fault(self) -> None:
+    def fault(self, error: Exception) -> None:
         """An exception is being handled: lookups are counted no more."""
         let_signals_through()
         if self.armed:
             self.armed = False
-            self.failed_serial = self._entered
-            logger.warning(
-                "trainobs counts embedding lookups no more; the training goes on\n"
-                "  found: the fault below\n  do:    %s",
-                REPORT,
-                exc_info=True,
-            )
+            self.failed_serial = self.serial()
+            logger.debug("the fault in counting lookups", exc_info=error)
+            self.error = error.with_traceback(None)  # whose frames hold tensors
 
     def ready(self, serial: int) -> bool:
         """Whether all that was copied from devices in a closed step is there."""

@@ -58,7 +58,7 @@ def _whole(site: Site, config: BaseEmbeddingConfig) -> WatchedTable:
     return WatchedTable(
         _info(site, config, row_bytes, memory),
         reads([part], config.num_embeddings, 0),
-        Gradient.DENSE,
+        Gradient.FUSED if hasattr(module, "fused_optimizer") else Gradient.DENSE,
         weight,
     )
 

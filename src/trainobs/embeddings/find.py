@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.hot_rows import ATTRIBUTE, COLLECTION
-from trainobs.embeddings.sites import ModelEmbeddings, Site, SiteKind
+from trainobs.core.log import logger
+from trainobs.embeddings.sites import ModelEmbeddings, Site, SiteKind, some_of
 from trainobs.embeddings.table import Gradient, TablePart, WatchedTable, device_memory, reads
 
 _WRAPPERS = {
@@ -34,19 +36,31 @@ def find(model: nn.Module, rank: int = 0) -> ModelEmbeddings:
     """
     found = ModelEmbeddings()
     compiled_before = _dynamo_has_compiled()
+    scripted: list[str] = []
     for module, path, hidden in _walk(model, "", False):
         site_and_tables = _describe(module, path, rank)
         if site_and_tables:
             site, tables = site_and_tables
-            site.unseen = _has_own_forward(module, site.kind)
+            is_scripted = site.kind is SiteKind.SCRIPTED
+            scripted += [path or type(module).__name__] * is_scripted
+            site.unseen = is_scripted or has_own_forward(module, site.kind)
             site.blind = hidden or compiled_before or site.unseen
             found.add(site, tables)
+    if scripted:
+        logger.warning(
+            "trainobs does not count lookups of %s; the training goes on\n"
+            "  found: torch.jit has scripted or traced what looks them up, and calls no hooks\n"
+            "  do:    observe and train the model that it was made of",
+            some_of(scripted),
+        )
     return found
 
 
-def looks_up(model: nn.Module) -> bool:
-    """Whether any module of a model looks rows up."""
-    return any(_kind(module) for module, _, _ in _walk(model, "", False))
+def sites_of(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """The modules of a model that look rows up, and their paths."""
+    for module, path, _ in _walk(model, "", False):
+        if _kind(module) is not None:
+            yield module, path or type(module).__name__
 
 
 def _walk(root: nn.Module, path: str, hidden: bool) -> Iterator[tuple[nn.Module, str, bool]]:
@@ -106,13 +120,23 @@ def _kind(module: nn.Module) -> SiteKind | None:
         return SiteKind.EMBEDDING
     if isinstance(module, nn.EmbeddingBag):
         return SiteKind.BAG
+    if isinstance(module, torch.jit.ScriptModule):
+        return SiteKind.SCRIPTED if _plain_weight(module) is not None else None
     serves_hot_rows = hasattr(module, COLLECTION) and hasattr(module, ATTRIBUTE)
     if serves_hot_rows or _is_of("torchrec.", module, *_COLLECTIONS):
         return SiteKind.JAGGED
     return SiteKind.BATCHED if _is_of("fbgemm_gpu.", module, *_KERNELS) else None
 
 
-def _has_own_forward(module: nn.Module, kind: SiteKind) -> bool:
+def _plain_weight(module: torch.jit.ScriptModule) -> torch.Tensor | None:
+    """Of what TorchScript made of an `nn.Embedding` or `nn.EmbeddingBag`."""
+    if getattr(module, "original_name", None) not in ("Embedding", "EmbeddingBag"):
+        return None
+    weight = getattr(module, "weight", None)
+    return weight if isinstance(weight, torch.Tensor) and weight.dim() == 2 else None
+
+
+def has_own_forward(module: nn.Module, kind: SiteKind) -> bool:
     """Whether a user's forward stands in for the known one: ids may be others than its caller's.
 
     That of an instance is only looked at in torch's modules: TorchRec's pipelines set their own.
@@ -138,6 +162,8 @@ _COLLECTIONS = (
     "EmbeddingCollection",
     "ShardedEmbeddingBagCollection",
     "ShardedEmbeddingCollection",
+    "FusedEmbeddingBagCollection",
+    "FusedEmbeddingCollection",
 )
 
 
@@ -158,31 +184,38 @@ def _describe(module: nn.Module, path: str, rank: int) -> tuple[Site, list[Watch
         return site, collection_tables(site, rank)
     if kind is SiteKind.BATCHED:
         return site, _kernel_tables(site, module)
+    if isinstance(module, torch.jit.ScriptModule):
+        weight = _plain_weight(module)
+        assert weight is not None
+        return site, [_table(site, weight, *weight.shape)]
     return site, [_plain_table(site, module)]
 
 
 def _plain_table(site: Site, module: nn.Module) -> WatchedTable:
     """The table of an `nn.Embedding` or `nn.EmbeddingBag`."""
     assert isinstance(module, nn.Embedding | nn.EmbeddingBag)
-    site.features = {"": [0]}
-    weight = module.weight
     site.passed_over = module.padding_idx if isinstance(module, nn.EmbeddingBag) else None
+    table = _table(site, module.weight, module.num_embeddings, module.embedding_dim)
+    table.gradient = Gradient.SPARSE if module.sparse else Gradient.DENSE
+    table.untrained = module.padding_idx
+    return table
+
+
+def _table(site: Site, weight: torch.Tensor, rows: int, dim: int) -> WatchedTable:
+    """A table that is one tensor."""
+    site.features = {"": [0]}
     memory = device_memory(weight.device)
-    rows, row_bytes = module.num_embeddings, module.embedding_dim * weight.element_size()
-    return WatchedTable(
-        EmbeddingTable(
-            name=site.path or type(module).__name__,
-            row_count=rows,
-            dim=module.embedding_dim,
-            row_bytes=row_bytes,
-            module=site.path,
-            placement=memory,
-        ),
-        reads([TablePart(0, memory, 0, rows, row_bytes)], rows, 0),
-        Gradient.SPARSE if module.sparse else Gradient.DENSE,
-        weight,
-        untrained=module.padding_idx,
+    row_bytes = dim * weight.element_size()
+    info = EmbeddingTable(
+        name=site.path or type(site.module).__name__,
+        row_count=rows,
+        dim=dim,
+        row_bytes=row_bytes,
+        module=site.path,
+        placement=memory,
     )
+    part = TablePart(0, memory, 0, rows, row_bytes)
+    return WatchedTable(info, reads([part], rows, 0), Gradient.DENSE, weight)
 
 
 _LOCATIONS = {"DEVICE": "hbm", "MANAGED": "uvm", "MANAGED_CACHING": "uvm_caching", "HOST": "host"}

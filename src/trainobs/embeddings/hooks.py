@@ -1,7 +1,7 @@
 """Forward pre-hooks that note which rows a module is asked for.
 
 They change nothing: they look at the arguments, and return None. A module's copies, by deepcopy or
-pickle, get a hook of the standard library in their place that does nothing.
+pickle, and what TorchScript makes of it go without them.
 
 A hook sits on the module that is asked, and sees the ids that its caller passes. TorchRec's
 pipelines distribute the ids of a batch steps before the batch is trained on, but they call the
@@ -29,11 +29,16 @@ from trainobs.embeddings.buffer import (
     readable,
 )
 from trainobs.embeddings.caches import Cache
+from trainobs.embeddings.registration import DroppedOnCopy, PreHook
 from trainobs.embeddings.sites import Site
-from trainobs.embeddings.timing import DroppedOnCopy, ForwardTimer
+from trainobs.embeddings.timing import ForwardTimer
+from trainobs.embeddings.transforms import plain_call, under_transform
 from trainobs.steps.fast_path import untracked
 
 _NO_KEYS = ("",)
+
+_tracing: Any = torch._C._get_tracing_state
+"""None where `torch.jit.trace` is not at work: what it runs is an example, and no lookup."""
 
 
 class SiteHook(DroppedOnCopy):
@@ -59,21 +64,30 @@ class SiteHook(DroppedOnCopy):
         self._timer = ForwardTimer(site)
         self._to_time: LookupCapture | None = None
         self._handle = self._register()
-        self._removable = site.module.register_forward_pre_hook(self, with_kwargs=True)
+        self._on_module = PreHook(site.module, self)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The module is about to look rows up."""
         trains = torch.is_grad_enabled()
         if not (trains or module.training):
             return
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_dynamo_compiling():
             self._guarded(args, kwargs, trains)
         elif self._handle is not None:
             self._trace(args, kwargs, self._handle)
 
+    @property
+    def on(self) -> bool:
+        """Whether it is on the module."""
+        return self._on_module.on
+
+    def lose(self, found: str) -> None:
+        """The lookups of the module are unmeasured from the step that runs on."""
+        self.site.lose(self._buffer.serial(), found, "call it outside of that to have them counted")
+
     def remove(self) -> None:
         """Come off the module."""
-        self._removable.remove()
+        self._on_module.remove()
         self._timer.cancel()
         if self._handle is not None:
             opaque.forget(self._handle)
@@ -86,14 +100,19 @@ class SiteHook(DroppedOnCopy):
     def _guarded(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool, compiled: bool = False
     ) -> None:
-        if self._buffer.armed and not self._buffer.aside():
+        if self._buffer.armed and not self._buffer.aside() and _tracing() is None:
             try:
                 self._to_time = None
-                self._note(self._arguments(*args) if compiled else args, kwargs, trains)
+                if compiled:
+                    args = self._arguments(*args)
+                if under_transform() is None:
+                    self._note(args, kwargs, trains)
+                else:
+                    self._note_transformed(args, kwargs, trains)
                 if self._to_time is not None and not compiled:
                     self._timer.begin(self._to_time)
-            except Exception:
-                self._buffer.fault()
+            except Exception as error:
+                self._buffer.fault(error)
 
     def _arguments(self, *asked: Any) -> tuple[Any, ...]:
         """What the module was called with, from what a compiled graph tells."""
@@ -102,7 +121,7 @@ class SiteHook(DroppedOnCopy):
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: int) -> None:
         """Put the note into the graph that is being compiled."""
         ids = args[0] if args else kwargs.get("input")
-        if isinstance(ids, torch.Tensor):
+        if isinstance(ids, torch.Tensor) and opaque.fits(handle):
             opaque.note("lookup", handle, ids, _offsets(args, kwargs))
 
     def _register(self) -> int | None:
@@ -115,10 +134,13 @@ class SiteHook(DroppedOnCopy):
     def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
         asked = args[0] if args else kwargs.get(self._ids_name)
         ids = self._ids_of(asked)
-        if ids is None or self._unreadable(ids, trains):
+        if type(ids) is torch.Tensor and ids.is_cpu:
+            if ids.is_floating_point():  # which torch is about to refuse
+                return
+        elif ids is None or self._unreadable(ids, trains):
             return
-        since_ns = time.perf_counter_ns()
         capture = self._buffer.enter()
+        since_ns = time.perf_counter_ns() if capture.sampled else 0
         seen = self._call(capture, asked, args, kwargs, trains)
         if seen is None:
             return
@@ -129,6 +151,7 @@ class SiteHook(DroppedOnCopy):
         self.last = call, ids
         capture.calls.append(untracked(call))
         if capture.sampled:
+            self.site.verify(capture.serial)
             if self.caches and self._read_in != capture.serial:
                 self._read_in = capture.serial
                 for cache in self.caches:
@@ -137,6 +160,27 @@ class SiteHook(DroppedOnCopy):
             if self._timer.possible and ids.device.type == "cpu":
                 self._to_time = capture
             capture.hook_ns += time.perf_counter_ns() - since_ns
+
+    def _note_transformed(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool
+    ) -> None:
+        """The module is called under transforms of `torch.func`."""
+        with plain_call(args, kwargs, self._ids_name) as call:
+            if call is not None:
+                self._note(*call, trains)
+                return
+            self._note_unknown(trains)
+        self.site.tell(
+            "transform",
+            "trainobs does not know all lookups of %r; the training goes on\n"
+            "  found: calls under transforms of torch.func that do not map over its ids alone\n"
+            "  do:    nothing; lookups of those steps are null",
+        )
+
+    def _note_unknown(self, trains: bool) -> None:
+        """A call of which nothing is known: its tables are unmeasured in this step."""
+        capture = self._buffer.enter()
+        capture.calls.append(LookupCall(self.site, (), None, None, trains, None))
 
     def _ids_of(self, asked: Any) -> torch.Tensor | None:
         """The ids in the first argument of a call; None for a call that the module will refuse."""
@@ -150,16 +194,13 @@ class SiteHook(DroppedOnCopy):
 
     def _unreadable(self, ids: torch.Tensor, trains: bool) -> bool:
         """Whether the call cannot be noted: then its tables are unmeasured in this step."""
-        if type(ids) is torch.Tensor and ids.is_cpu:
-            return ids.is_floating_point()  # which torch is about to refuse
         if ids.is_meta or type(ids).__module__.startswith("torch._subclasses"):
             return True  # a compiler or a summary goes through the model: nothing is looked up
         if capturing(ids):
             self.site.blind = True
             return True
         if not readable(ids):
-            capture = self._buffer.enter()
-            capture.calls.append(LookupCall(self.site, (), None, 0, trains, None))
+            self._note_unknown(trains)
             return True
         return False
 
@@ -169,7 +210,7 @@ def _trained(module: nn.Module) -> tuple[int, ...] | None:
 
     Optimizers may step within the pass and leave no gradient: they change the weight.
     """
-    weight = getattr(module, "weight", None)
+    weight = module._parameters.get("weight")
     if type(weight) is not nn.Parameter or not weight.requires_grad:
         return None
     grad = weight.grad

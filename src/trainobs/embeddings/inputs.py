@@ -74,6 +74,7 @@ def _batches(calls: Iterable[LookupCall]) -> list[list[LookupCall]]:
 
 def _slots(call: LookupCall) -> Iterator[_Column]:
     assert call.ids is not None
+    assert call.bags is not None
     values = host(call.ids.values)
     bags = [call.bags] * len(call.keys) if isinstance(call.bags, int) else call.bags
     begin = first = 0

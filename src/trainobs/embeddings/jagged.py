@@ -32,7 +32,7 @@ class JaggedHook(SiteHook):
 
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: int) -> None:
         features = args[0] if args else kwargs.get(self._ids_name)
-        if isinstance(features, KeyedJaggedTensor):
+        if isinstance(features, KeyedJaggedTensor) and opaque.fits(handle):
             values, lengths = features.values(), features.lengths()
             bags = features.stride_per_key()
             opaque.note("lookup_jagged", handle, values, lengths, features.keys(), bags)

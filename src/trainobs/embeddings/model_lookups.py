@@ -17,9 +17,9 @@ from trainobs.embeddings.caches import caches
 from trainobs.embeddings.find import find
 from trainobs.embeddings.hooks import BagHook, BatchedHook, EmbeddingHook, SiteHook
 from trainobs.embeddings.hot_row_readings import HotRowReadings
-from trainobs.embeddings.removed_modules import RemovedModuleWatch
+from trainobs.embeddings.model_changes import ModelWatch
 from trainobs.embeddings.sampling import SamplingInterval
-from trainobs.embeddings.sites import Site, SiteKind
+from trainobs.embeddings.sites import NEVER, Site, SiteKind
 from trainobs.embeddings.step_lookups import CapturedStep
 from trainobs.embeddings.totals import LookupTotals
 from trainobs.steps.closed_step import ClosedStep
@@ -80,13 +80,18 @@ class ModelLookups:
         self._epoch = 0
         self._interval = SamplingInterval(every)
         self._buffer = LookupBuffer(serial, self._interval, aside)
-        self._removed = RemovedModuleWatch(model, self._found.sites)
         self._totals = LookupTotals(self._found, self.counts, world_size)
         seen = [site for site in self._found.sites if not site.unseen]
         self.hooks = [_put_on(site, self._buffer) for site in seen]
+        self._watch = ModelWatch(model, self._found, self.hooks, self._totals.forget_bytes)
         if world_size == 1:  # with more, kernels serve other ranks' lookups too
             for hook in self.hooks:
                 hook.caches = caches(hook.site)
+
+    @property
+    def fault(self) -> Exception | None:
+        """Why nothing is counted any more; None where it is."""
+        return self._buffer.error
 
     @property
     def every(self) -> int:
@@ -109,8 +114,10 @@ class ModelLookups:
         """
         began_ns = time.thread_time_ns()
         captured = [self._captured(step) for step in steps]
-        captures = [one.capture for one in captured if one.capture is not None]
-        self._removed.look({id(call.site) for capture in captures for call in capture.calls})
+        if steps:
+            captures = [one.capture for one in captured if one.capture is not None]
+            self._watch.look(captures, steps[-1].serial)
+            captured = self._without_lost(steps, captured)
         rows = self._totals.rows(captured, self._epoch)
         self._account(captured, time.thread_time_ns() - began_ns)
         return rows
@@ -131,16 +138,33 @@ class ModelLookups:
         if sys.exc_info()[0] is not None:
             for call, ids in filter(None, (hook.last for hook in self.hooks)):
                 self._totals.blame(call, ids)
-        for hook in self.hooks:
-            hook.remove()
-        self.hooks.clear()
-        self._buffer.settle()
+        try:
+            self._watch.close()
+        finally:
+            for hook in self.hooks:
+                hook.remove()
+            self.hooks.clear()
+            self._buffer.settle()
 
     def _captured(self, step: ClosedStep) -> CapturedStep:
         measured = self.ready(step) and step.serial < self._buffer.failed_serial
         self._interval.stepped(step.end_ns - step.start_ns)
         captures = filter(None, map(self._buffer.hand_out, step.serials))
         return untracked(CapturedStep(step.step, step.epoch, joined(list(captures)), measured))
+
+    def _without_lost(
+        self, steps: Sequence[ClosedStep], captured: list[CapturedStep]
+    ) -> list[CapturedStep]:
+        """The same, with the tables of which not all is known."""
+        sites = [site for site in self._found.sites if site.lost_serial != NEVER]
+        if not sites:
+            return captured
+        return [
+            one._replace(
+                lost=tuple(t for s in sites if s.lost_serial <= step.serial for t in s.tables)
+            )
+            for step, one in zip(steps, captured, strict=True)
+        ]
 
     def _account(self, captured: Sequence[CapturedStep], counting_ns: int) -> None:
         """Tell the interval what the samples among these steps have cost."""

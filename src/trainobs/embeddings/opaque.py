@@ -5,6 +5,10 @@ gets the ids when the graph runs. It returns nothing, so it is registered as one
 or the compilers would take it for dead.
 
 Whether autograd is on is asked while the graph is made: while it runs, autograd is always off.
+
+An operator with an effect fits into a graph itself, and into what is checkpointed in it; not into
+the branches of `torch.cond`, the bodies of loops and of other operators that take functions, nor
+under transforms of `torch.func`. An exported program must have none: it has to load elsewhere.
 """
 
 from __future__ import annotations
@@ -14,12 +18,17 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from trainobs.embeddings.transforms import under_transform
+
 _library: Any = None
 
 
 class _Hook(Protocol):
     def note(self, asked: tuple[Any, ...], trains: bool) -> None:
         """`asked` is what was given to `note`."""
+
+    def lose(self, found: str) -> None:
+        """What is asked for from now on goes unseen."""
 
 
 _hooks: WeakValueDictionary[int, _Hook] = WeakValueDictionary()
@@ -42,6 +51,40 @@ def register(hook: _Hook) -> int:
 def forget(number: int) -> None:
     """Compiled code that has this number does nothing with it from now on."""
     _hooks.pop(number, None)
+
+
+_HOLDS_NOTES = {"tag_activation_checkpoint"}
+"""Operators that take functions, in whose functions a note works."""
+
+
+def _trainobs_note_fits(number: int) -> bool:
+    """Whether a note may stand where the graph is now; if not, its hook is told.
+
+    It runs while the graph is made, and its answer is a constant there. Dynamo leaves the answer in
+    the globals of what it compiles, by the name of this function.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    output: Any = InstructionTranslator.current_tx().output  # has no types before torch 2.6
+    if output.export:
+        return False
+    around = {_name(target) for _, target in output.current_tracer.source_fn_stack}
+    in_transform = under_transform() is not None
+    hook = _hooks.get(number)
+    if hook is None or not (in_transform or around - _HOLDS_NOTES):
+        return hook is not None
+    where = "a transform of torch.func" if in_transform else ", ".join(sorted(around))
+    hook.lose(f"it is called in compiled code in {where}, where nothing can be noted")
+    return False
+
+
+def _name(target: Any) -> str:
+    """Of an operator that takes functions: `cond`, whatever object stands for it."""
+    name = getattr(target, "__name__", None) or getattr(target, "_name", None)
+    return str(name or target).rpartition(".")[2]
+
+
+fits: Any = torch.compiler.assume_constant_result(_trainobs_note_fits)  # type: ignore[no-untyped-call]
 
 
 def note(operator: str, number: int, *asked: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,12 @@ MAX_KEYS = 4096
 """Keys whose tables are remembered; marks in keys may make new ones for ever."""
 
 
+NEVER = 2**63
+"""The serial of no step."""
+
+NEW_RUN = "observe a new run to have them counted"
+
+
 class SiteKind(Enum):
     """How a module is asked for rows."""
 
@@ -29,6 +37,8 @@ class SiteKind(Enum):
     """A KeyedJaggedTensor, as TorchRec's collections."""
     BATCHED = "batched"
     """Ids and offsets of many features, as FBGEMM's table-batched kernels."""
+    SCRIPTED = "scripted"
+    """By TorchScript, in code that calls no hooks."""
 
 
 @dataclass
@@ -43,6 +53,14 @@ class Site:
         features: feature -> the tables that it looks up; of a batched kernel, its number.
         blind: lookups may go unseen: its tables are unmeasured where none was seen.
         unseen: nobody knows which ids it looks up: it has no hook, and its tables no numbers.
+        lost_serial: the first step from which on nobody knows what it looks up.
+        called_serial: the last step known to have called it.
+        verified_serial: the last step in which it was seen to be as it was.
+        changed: what is found where it is not, and what to do; None where it is.
+        weight: the weight of a plain module, if `rows` are all of it.
+        rows: of that weight.
+        on_cuda: whether it was on a GPU.
+        moved: whether it was elsewhere in a later call. Between calls, it may be anywhere.
         passed_over: an id that is not looked up (`padding_idx` of a bag).
         near: memory of this rank's device, one of `MEMORIES`.
         names: of its tables, as the module calls them.
@@ -62,6 +80,14 @@ class Site:
     features: dict[str, list[int]] = field(default_factory=dict)
     blind: bool = False
     unseen: bool = False
+    lost_serial: int = NEVER
+    called_serial: int = -1
+    verified_serial: int = -1
+    changed: Callable[[], tuple[str, str] | None] = lambda: None
+    weight: Any = field(default=None, repr=False)
+    rows: int = 0
+    on_cuda: bool = False
+    moved: bool = False
     passed_over: int | None = None
     near: str = ""
     names: list[str] = field(default_factory=list)
@@ -73,6 +99,41 @@ class Site:
         """The module that has the tables: the one that `module` holds, or itself."""
         collection: nn.Module = getattr(self.module, COLLECTION, self.module)
         return collection
+
+    def lose(self, serial: int, found: str, do: str = NEW_RUN) -> None:
+        """Its tables are unmeasured from a step on; the first time, say so and why."""
+        self.blind = True
+        self.lost_serial = min(serial, self.lost_serial)
+        self.tell(
+            "lost",
+            "trainobs counts lookups of %r no more; the training goes on\n"
+            f"  found: {found}\n  do:    {do}",
+        )
+
+    def verify(self, serial: int) -> None:
+        """In the thread that calls it: see whether it still is what it was."""
+        of_module = self.module.__dict__
+        weight = of_module["_parameters"].get("weight")
+        if (
+            weight is not self.weight
+            or "forward" in of_module
+            or (
+                weight is not None
+                and (weight.size(0) != self.rows or weight.is_cuda is not self.on_cuda)
+            )
+        ):
+            found = self.changed()
+            if weight is not None and self.weight is not None:
+                self.moved = self.moved or weight.is_cuda is not self.on_cuda
+            if found is not None:
+                self.lose(serial, *found)
+                return
+        self.verified_serial = serial
+
+    def tell(self, what: str, text: str) -> None:
+        """Warn, once of the same; the text has a place for the path."""
+        if self._once.first(what):
+            logger.warning(text, self.path or type(self.module).__name__)
 
     def served(self, key: str) -> tuple[list[int], NDArray[np.int64] | None]:
         """Tables that a key looks up, and the row of each slot if its values are slots."""
@@ -154,3 +215,9 @@ def _free(name: str, path: str, taken: set[str]) -> str:
     while name in taken:
         name, number = f"{first}#{number}", number + 1
     return name
+
+
+def some_of(paths: Sequence[str]) -> str:
+    """Names of modules, for a message: the first of them."""
+    first = ", ".join(map(repr, paths[:5]))
+    return first if len(paths) <= 5 else f"{first} and {len(paths) - 5} more"

@@ -22,6 +22,8 @@ class CapturedStep(NamedTuple):
     capture: LookupCapture | None
     measured: bool
     """Whether `capture` is all there was."""
+    lost: tuple[int, ...] = ()
+    """Tables of which it is not."""
 
 
 class TableIds(NamedTuple):
@@ -48,6 +50,7 @@ class StepLookups:
         ids: those of all calls, of tables of which all calls were sampled.
         calls: all calls.
         times: how long modules took for them, where that was measured.
+        lost: tables of which not all is known, whatever was noted.
     """
 
     def __init__(self, table_count: int, captured: CapturedStep) -> None:
@@ -60,17 +63,20 @@ class StepLookups:
         self._unsampled: set[int] = untracked(set())
         self._measured = captured.measured
         self._is_step = captured.step != SETUP
+        self.lost = captured.lost
         capture = captured.capture if captured.measured else None
         self.calls: Sequence[LookupCall] = capture.calls if capture is not None else ()
         self.times: Sequence[tuple[Site, int]] = capture.times if capture is not None else ()
         for call in self.calls:
             self.add(call)
-        for table in self._unsampled:
+        for table in (*self._unsampled, *self.lost):
             self.ids.pop(table, None)
+        for table in self.lost:
+            self.asked[table], self.near[table] = False, 0.0
 
     def unmeasured(self, blind: list[int]) -> None:
         """Give a row of NaN to what may have been asked unseen."""
-        for table in blind if self._measured else range(len(self.asked)):
+        for table in (*blind, *self.lost) if self._measured else range(len(self.asked)):
             if self._is_step and not self.asked[table]:
                 self.asked[table] = True
                 self.lookups[table] = self.bags[table] = np.nan
@@ -91,7 +97,8 @@ class StepLookups:
                 if rows is not None:
                     self.near[table] += count
                 else:
-                    self.bags[table] += bags if isinstance(bags, int) else bags[place]
+                    of_key = bags[place] if isinstance(bags, Sequence) else bags
+                    self.bags[table] += np.nan if of_key is None else of_key
             if values is None or lookups is None:
                 self._unsampled.update(tables)
             else:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from trainobs.embeddings.buffer import LookupCapture
+from trainobs.embeddings.registration import DroppedOnCopy
 from trainobs.embeddings.sites import Site
 from trainobs.embeddings.step_lookups import StepLookups
-
-
-class DroppedOnCopy:
-    """A hook that copies of its module, by deepcopy or pickle, go without."""
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What they get: needs no trainobs, and does nothing."""
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class ForwardTimer(DroppedOnCopy):

@@ -104,8 +104,14 @@ class LookupTotals:
         lay_times(rows, of, asked)
         infos = [table.info for table in self._found.tables]
         for step in np.flatnonzero(sampled):
-            offer(asked[step].calls, infos, self._counts, epoch)
+            if not asked[step].lost:
+                offer(asked[step].calls, infos, self._counts, epoch)
         return rows
+
+    def forget_bytes(self, tables: Sequence[int]) -> None:
+        """Nobody knows any more how wide rows of some tables are, or where they lie."""
+        self._row_bytes[tables] = np.nan
+        self._tiers[tables] = self._near[tables] = np.nan
 
     def _matrix(self, lines: list[list[float]] | list[list[bool]]) -> NDArray[np.float64]:
         """Numbers of steps and tables; of no steps, too."""
@@ -127,7 +133,8 @@ class LookupTotals:
             info = self._found.tables[table].info
             logger.warning(
                 "an id is outside its embedding table\n  found: id %d of table %s, which has %d "
-                "rows\n  do:    check how the ids are made; the run log counts them",
+                "rows\n  do:    check how the ids are made; the run log counts those of "
+                "sampled steps",
                 worst,
                 info.name,
                 info.row_count,
@@ -186,9 +193,9 @@ class LookupTotals:
             self._split(row, far.bytes_by_tier(table.reads) + near * self._near[index])
         if np.isnan(row["gradient_rows"]):
             row["gradient_rows"] = seen.trained_rows(table)
-            row["gradient_bytes"] = row["gradient_rows"] * table.info.row_bytes
+            row["gradient_bytes"] = row["gradient_rows"] * self._row_bytes[index]
         if np.isnan(row["sparse_allreduce_bytes"]):
-            moved = seen.trained_rows(table) * (table.info.row_bytes + ID_BYTES)
+            moved = seen.trained_rows(table) * (self._row_bytes[index] + ID_BYTES)
             row["sparse_allreduce_bytes"] = self._others * moved
         hottest = self._hot.served(index, seen.ids, seen.counts)
         row["hottest_1pct_count"], row["hottest_10pct_count"] = hottest

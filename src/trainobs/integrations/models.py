@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -32,9 +34,10 @@ def watch_lookups(session: Session, model: nn.Module | None, settings: Settings)
     if model is None or every == 0:
         return
     try:
-        from trainobs.embeddings.find import looks_up
+        from trainobs.embeddings.find import sites_of
 
-        if not looks_up(model):
+        if next(sites_of(model), None) is None:
+            session.look_at_end(partial(_tell_late, weakref.ref(model)))
             return
         from trainobs.embeddings.model_lookups import (
             ModelLookups,  # not cheap: for models with tables
@@ -53,3 +56,13 @@ def watch_lookups(session: Session, model: nn.Module | None, settings: Settings)
         session.watch_lookups(lookups)
     except Exception:
         tell_fault("does not count embedding lookups")
+
+
+def _tell_late(model: weakref.ref[nn.Module]) -> None:
+    """Tell of tables that a model without any has got while it trained."""
+    from trainobs.embeddings.find import sites_of
+    from trainobs.embeddings.model_changes import tell_late
+
+    trained = model()
+    if trained is not None:
+        tell_late([path for _, path in sites_of(trained)])

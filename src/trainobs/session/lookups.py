@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -73,6 +74,10 @@ class LookupReadings(Protocol):
     tables: tuple[EmbeddingTable, ...]
     counts: AccessCounts
 
+    @property
+    def fault(self) -> Exception | None:
+        """Why nothing more is noted in the thread that trains; None where it is."""
+
     def ready(self, step: ClosedStep) -> bool:
         """Whether all is known of a closed step."""
 
@@ -105,7 +110,10 @@ class LookupWatch:
         self._part: OptionalPart | None = None
         self._epoch: int | None = None
         self.failed = False
+        self._at_end: Callable[[], None] | None = None
+        self._is_asked = True
         self._closed = False
+        self._pid = os.getpid()
 
     def attach(self, source: LookupReadings, info: RunInfo) -> list[Sink]:
         """Record what a source tells from now on; one a run.
@@ -124,6 +132,10 @@ class LookupWatch:
             CountsSink(self._run_dir, info.rank, self.counts),
         ]
 
+    def look_at_end(self, look: Callable[[], None]) -> None:
+        """Have this done when a run without tables ends, but not in a forked child."""
+        self._at_end = look
+
     def counts(self) -> AccessCounts | None:
         """How often each row was looked up so far, or until a fault; None for nothing."""
         counts = self._source.counts if self._source else None
@@ -134,7 +146,7 @@ class LookupWatch:
     def ready(self, step: ClosedStep) -> bool:
         """See `LookupSource`."""
         source = self._source
-        if source is None or self.failed:
+        if source is None or not self._is_asked:
             return True
         try:
             return source.ready(step)
@@ -145,24 +157,31 @@ class LookupWatch:
     def rows(self, steps: Sequence[ClosedStep]) -> npt.NDArray[np.void] | None:
         """See `LookupSource`."""
         source = self._source
-        if source is None or self.failed:
+        if source is None or not self._is_asked:
             return None
         try:
-            return np.concatenate(
+            rows = np.concatenate(
                 [self._of_epoch(source, epoch, list(part)) for epoch, part in _by_epoch(steps)]
             )
+            if source.fault is not None:  # of steps from there on it tells that nothing is known
+                self._give_up(source.fault)
+            return rows
         except Exception as error:
             self._fail(error)
             return None
 
     def close(self) -> None:
         """Take the hooks off. May be called twice."""
-        source = self._source
-        if source is None or self._closed:
+        source, at_end = self._source, self._at_end
+        if self._closed:
             return
-        self._closed = True
         try:
-            source.close()
+            if source is not None:
+                self._closed = True
+                source.close()
+            elif at_end is not None and os.getpid() == self._pid:
+                self._at_end = None
+                at_end()
         except Exception as error:
             self._fail(error)
 
@@ -176,6 +195,10 @@ class LookupWatch:
 
     def _fail(self, error: Exception) -> None:
         let_signals_through()
+        self._is_asked = False
+        self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
         if self._part and not self.failed:
             self.failed = True
             self._part.give_up(error)

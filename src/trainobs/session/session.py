@@ -81,6 +81,7 @@ class Session:
         opening = Opening(settings, self._removing)
         self._machine = MachineReadings()
         self._lookups = lookups or LookupWatch()
+        self.look_at_end = self._lookups.look_at_end  # at a model that has no tables yet
         calls: SinkDispatcher = sinks if isinstance(sinks, SinkRouter) else Deliveries(sinks)
         try:
             self._begin(settings, opening, calls, rank, world_size, accelerator, waits_on_host)
