@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from tests.analysis.runs import HOST, LOADER, steps_of, write
 from trainobs import observe
 from trainobs.analysis.comparison import compare
-from trainobs.analysis.step_work import StepWork, work_of
+from trainobs.analysis.step_work import SAME_WORK, StepWork, work_of, work_ratio
 from trainobs.report import comparison
 from trainobs.runlog.reader import RunLog
 
@@ -91,4 +91,38 @@ def test_runs_of_one_side_whose_steps_take_different_work_are_no_side(tmp_path):
 def test_without_ebpf_nobody_counts_batches(tmp_path):
     with observe(run_dir=tmp_path / "run", probes=[], quiet=True):
         list(DataLoader(torch.ones(96, 3), 4))
-    assert work_of(RunLog.open(tmp_path / "run")) == StepWork(None, (4,))
+    assert work_of(RunLog.open(tmp_path / "run")) == StepWork(None, (4,), in_pass=24)
+
+
+def test_the_last_batch_of_a_pass_may_be_smaller():
+    eight, sixteen = (StepWork(1.0, (size,), in_pass=size) for size in (8, 16))
+    found = work_ratio([eight], [sixteen])
+    assert (found.ratio, found.off, found.unit) == (2.0, 1 / 8, "sample")
+    assert work_ratio([eight, eight], [eight]) == SAME_WORK, "they lack as much"
+    few = eight._replace(in_pass=2)
+    told = "a step of A has 1 batch of 8, and one of B has 1 batch of 16"
+    assert work_ratio([few], [sixteen]).unknown == (
+        f"{told}; a pass has 2 batches, the last of which may be smaller"
+    )
+    one = sixteen._replace(in_pass=1)
+    assert work_ratio([few], [one]).unknown.endswith("has one batch, which may be smaller")
+
+
+@pytest.mark.parametrize("in_pass", [None, 1000, 10])
+def test_an_interval_leaves_room_for_small_last_batches(tmp_path, in_pass):
+    runs = []
+    for name, size in (("a", 32), ("b", 8)):
+        run = run_of(tmp_path / name, batches=1, batch_size=size, step_ms=10)
+        for one in run.info["loaders"]:
+            one["batches"] = in_pass
+        runs.append(run)
+    found = compare(runs[:1], runs[1:])
+    low, high = found["gain_interval"]
+    assert found["gain"] == pytest.approx(0.25)
+    alone = found["these_runs"][1] / found["these_runs"][0]
+    if in_pass == 10:
+        assert low < 0.25 * 0.9
+        assert high > 0.25 / 0.9
+        assert alone > 1.2
+    else:
+        assert alone < 1.003

@@ -113,6 +113,14 @@ def test_torch_scripts_as_before_when_the_last_hook_is_off(monkeypatch):
     assert torch.jit._recursive.create_script_module is before
 
 
+def without_trainobs(code: str, file) -> str:
+    """What a program prints where trainobs is not installed."""
+    code = f"import sys, torch\nsys.modules['trainobs'] = None\n{code}"
+    done = warm.run([sys.executable, "-c", code, file])
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
 def test_a_copy_has_no_hook_and_takes_any_other_under_any_number(tmp_path):
     model = nn.Sequential(nn.Embedding(10, 2))
     lookups, _ = hooked(model)
@@ -120,14 +128,12 @@ def test_a_copy_has_no_hook_and_takes_any_other_under_any_number(tmp_path):
     (tmp_path / "model").write_bytes(pickle.dumps(model))
     lookups.close()
     code = (
-        "import pickle, sys, torch\n"
-        "sys.modules['trainobs'] = None\n"
+        "import pickle\n"
         "model = pickle.load(open(sys.argv[1], 'rb'))\n"
         "for _ in range(300): model[0].register_forward_pre_hook(lambda module, args: None)\n"
         "print(tuple(model(torch.tensor([1, 2])).shape))\n"
     )
-    done = warm.run([sys.executable, "-c", code, tmp_path / "model"])
-    assert done.stdout == "(2, 2)\n", done.stderr
+    assert without_trainobs(code, tmp_path / "model") == "(2, 2)\n"
 
 
 @pytest.mark.parametrize("every", [1, None])
@@ -159,13 +165,10 @@ def test_an_exported_program_holds_no_operator_of_ours(strict, trains, tmp_path,
     if strict and trains:
         torch.export.save(program, tmp_path / "program.pt2")
         code = (
-            "import sys, torch\n"
-            "sys.modules['trainobs'] = None\n"
             "module = torch.export.load(sys.argv[1]).module()\n"
             "print(tuple(module(torch.arange(3), torch.arange(6).view(3, 2)).shape))\n"
         )
-        done = warm.run([sys.executable, "-c", code, tmp_path / "program.pt2"])
-        assert done.stdout == "(3, 4)\n", done.stderr
+        assert without_trainobs(code, tmp_path / "program.pt2") == "(3, 4)\n"
 
 
 @pytest.mark.parametrize("way", ["script", "trace"])

@@ -6,7 +6,6 @@ import copy
 import gc
 import io
 import pickle
-import sys
 import weakref
 
 import numpy as np
@@ -16,7 +15,6 @@ import torch._dynamo
 import tqdm
 from torch import nn
 
-from tests import warm
 from tests.embeddings.brute import Steps
 from tests.lone_rank import lone_rank
 from trainobs.core.records import SETUP
@@ -169,21 +167,6 @@ def test_copies_count_nothing_and_work(way):
         clone(*batch)
     lookups.close()
     assert lookups.rows(steps.closed())["lookup_count"].tolist() == [12, 20, 20]
-
-
-def test_a_pickled_model_needs_no_trainobs(tmp_path):
-    model = nn.Sequential(nn.Embedding(10, 2))
-    lookups, _ = hooked(model)
-    (tmp_path / "model").write_bytes(pickle.dumps(copy.deepcopy(model)))
-    lookups.close()
-    code = (
-        "import pickle, sys, torch\n"
-        "sys.modules['trainobs'] = None\n"
-        "model = pickle.load(open(sys.argv[1], 'rb'))\n"
-        "print(tuple(model(torch.tensor([1, 2])).shape))\n"
-    )
-    done = warm.run([sys.executable, "-c", code, tmp_path / "model"])
-    assert done.stdout == "(2, 2)\n", done.stderr
 
 
 def test_ddp():

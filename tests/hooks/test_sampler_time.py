@@ -1,6 +1,7 @@
 """What the sampler of a loader takes of the training thread."""
 
 import gc
+import random
 import time
 import weakref
 
@@ -8,7 +9,9 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from tests.hooks.pair import Pair
-from trainobs.hooks.sampler_time import SAMPLER, TIMED
+from trainobs.hooks.sampler_time import GAP, SAMPLER, TURN
+from trainobs.replay.handover import Draw
+from trainobs.verdict.verdict import facts_from
 
 MS = 1e6
 
@@ -45,32 +48,87 @@ def noted(*loaders, passes=1):
 @pytest.mark.parametrize(("cpu_ms", "sleep_ms"), [(3, 0), (0, 3)])
 def test_what_it_computes_and_sleeps_is_known(workers, cpu_ms, sleep_ms):
     draws = Draws(40, cpu_ms, sleep_ms)
-    (found,) = noted(DataLoader(range(40), batch_sampler=draws, num_workers=workers))
-    ahead = 2 * workers  # drawn as the iterator is made
-    assert found["batches"] == 40 - max(1, ahead + 1 if workers else 1)
+    (found,) = noted(DataLoader(range(40), batch_sampler=draws, num_workers=workers), passes=2)
+    # With workers, draws are made ahead as the iterator is made, before it can be timed.
+    assert 2 * TURN <= found["batches"] <= 2 * (TURN + 2)
     ns, cpu_ns = found["ns"] / found["batches"], found["cpu_ns"] / found["batches"]
     assert 3 * MS <= ns < 30 * MS, "without the first draw"
     assert cpu_ns >= 3 * MS if cpu_ms else cpu_ns < 1 * MS
 
 
-def test_only_the_first_batches_of_a_pass_are_timed():
-    loader = DataLoader(range(3 * TIMED), 1)
+def is_timed(iterator) -> bool:
+    return "_next_index" in vars(iterator)
+
+
+def test_turns_are_timed_all_along_a_pass():
     pair = Pair()
-    iterator = iter(loader)
-    for _ in range(TIMED):
-        next(iterator)
-    assert "_next_index" in vars(iterator)
-    next(iterator)
-    assert "_next_index" not in vars(iterator)
-    assert len(list(iterator)) == 2 * TIMED - 1
+    iterator = iter(DataLoader(range(3000), 1))
+    timed = [is_timed(iterator)]
+    for _ in iterator:
+        timed.append(is_timed(iterator))
     pair.watch.close()
-    assert pair.watch.info.loaders[0][SAMPLER]["batches"] == TIMED
+    begins = [i for i in range(1, len(timed)) if timed[i] and not timed[i - 1]]
+    ends = [i for i in range(1, len(timed)) if timed[i - 1] and not timed[i]]
+    assert timed[0]
+    assert ends[0] == TURN + 1, "the first draw is left out"
+    assert {end - begin for begin, end in zip(begins, ends[1:], strict=False)} == {TURN}
+    gaps = {after - before for before, after in zip(begins, begins[1:], strict=False)}
+    assert GAP[0] <= min(gaps) < max(gaps) <= GAP[1]
+    assert len(gaps) > 10, "at random"
+    found = pair.watch.info.loaders[0][SAMPLER]
+    assert found["batches"] in range(len(begins) * TURN, (len(begins) + 1) * TURN + 1)
+
+
+def test_the_random_numbers_of_the_training_stay_what_they_are():
+    random.seed(3)
+    before = random.getstate()
+    noted(DataLoader(range(500), 1))
+    assert random.getstate() == before
+
+
+def loader_with(sampler):
+    return {
+        "settings": {"loader_workers": 0},
+        "loaders": [{"workers": 0, "objects": 1, "passes": 1, SAMPLER: sampler}],
+    }
+
+
+class Bursts(Draws):
+    """Draws for 50 batches at once."""
+
+    def __iter__(self):
+        for number in range(self.batches):
+            time.sleep(0.02 if number % 50 == 5 else 0)
+            yield [number]
+
+
+@pytest.mark.parametrize("kind", [Draws, Bursts])
+def test_what_an_uneven_sampler_takes_is_not_known(kind):
+    (found,) = noted(DataLoader(range(60), batch_sampler=kind(60, sleep_ms=2)))
+    facts = facts_from(loader_with(found))
+    if kind is Bursts:
+        assert facts.draw is None
+        assert facts.uneven_draw_ns > 0.5 * MS
+    else:
+        assert 2 * MS < facts.draw.away < 10 * MS
+        assert not facts.uneven_draw_ns
+
+
+@pytest.mark.parametrize(
+    ("batches", "ns2", "is_known"), [(7, 7, False), (8, 8, True), (8, 16, True), (8, 17, False)]
+)
+def test_a_few_uneven_draws_tell_nothing(batches, ns2, is_known):
+    noted = {"batches": batches, "ns": batches * MS, "ns2": ns2 * MS * MS, "cpu_ns": 0}
+    info = loader_with(noted)
+    assert facts_from(info).draw == (Draw(0.0, MS) if is_known else None)
+    del noted["ns2"]  # an older log
+    assert (facts_from(info).draw is not None) == (batches >= 8)
 
 
 def test_passes_of_workers_that_live_on_are_timed_anew():
     loader = DataLoader(range(12), 1, num_workers=1, persistent_workers=True)
     (found,) = noted(loader, passes=3)
-    assert found["batches"] == 3 * (12 - 2 - 1)  # two are drawn ahead, and the first is left out
+    assert found["batches"] == 3 * TURN
 
 
 def test_a_stream_is_timed_as_well():
@@ -79,7 +137,7 @@ def test_a_stream_is_timed_as_well():
             return iter(range(10))
 
     (found,) = noted(DataLoader(Stream(), 1))
-    assert found["batches"] >= 9
+    assert found["batches"] == TURN
     assert found["ns"] / found["batches"] < 1 * MS
 
 

@@ -55,9 +55,8 @@ def test_the_time_of_a_step_is_what_can_be_worked_out(expected, changed):
 def test_what_the_training_thread_computes_in_its_wait_may_stay_without_workers():
     """A hand-over of 40 ms ends with the workers, and a sampler of 40 ms does not."""
     none = np.zeros(STEPS)
-    now = run(
-        workers=2, make_cpu=none + 2 * MS, hand=Handover(receive=40 * MS), step=none + 60 * MS
-    )
+    makes = {"make_cpu": none + 2 * MS, "handed_bytes": 0.0}
+    now = run(**makes, workers=2, hand=Handover(receive=40 * MS), step=none + 60 * MS)
     least, most = (step_ms(one) for one in with_changes(now, [Change("workers", 0)]))
     assert least == pytest.approx(20 + 2, rel=0.03)
     assert most == pytest.approx((20 + 2 + 40) * SLOWER, rel=0.03)
@@ -69,10 +68,19 @@ def test_what_the_tensors_of_a_batch_need_ends_with_the_workers():
         np.zeros(STEPS),
         Handover(receive=6 * MS, tensors=5 * MS, away=9 * MS, answered=8 * MS),
     )
-    now = run(make_cpu=none + 2 * MS, hand=hand, tensors=20, step=none + 35 * MS)
+    makes = {"make_cpu": none + 2 * MS, "handed_bytes": 0.0}
+    now = run(**makes, hand=hand, tensors=20, step=none + 35 * MS)
     least, most = (step_ms(one) for one in with_changes(now, [Change("workers", 0)]))
     assert least == pytest.approx(20 + 0.4, rel=0.01), "nor is memory shared, 80 us a tensor"
     assert most == pytest.approx(SLOWER * (20 + 2 + 1) + 1, rel=0.01)
+
+
+def test_bytes_that_workers_may_have_copied_are_not_without_them():
+    makes = {"make_cpu": np.zeros(STEPS) + 2 * MS, "handed_bytes": 1e6}
+    now = run(**makes, hand=Handover(), step=np.zeros(STEPS) + 35 * MS)
+    least, most = (step_ms(one) for one in with_changes(now, [Change("workers", 0)]))
+    assert least == pytest.approx(20 + 2 - 0.75, rel=0.01), "1.5 ns a byte, half of it here"
+    assert most == pytest.approx(SLOWER * 22, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.verdict.constructed import MS, TWO_CPUS
+from trainobs.replay.handover import NO_DRAW
 from trainobs.verdict.metric_names import INPUTS
 from trainobs.verdict.summed_steps import Sample
 from trainobs.verdict.unpredictable import unpredictable
@@ -63,6 +64,25 @@ def test_a_fall_that_is_no_matter_to_the_step_is_none():
 
 def test_of_a_run_without_batches_nothing_is_said():
     nothing = sample(batch__compute_ns=(np.nan, np.nan))
-    assert unpredictable(TWO_CPUS, nothing) == {}
-    changed = unpredictable(replace(TWO_CPUS, most_cpus=4.0), nothing)
+    assert unpredictable(replace(TWO_CPUS, draw=NO_DRAW), nothing) == {}
+    changed = unpredictable(replace(TWO_CPUS, most_cpus=4.0, draw=NO_DRAW), nothing)
     assert changed.keys() == {"workers", "threads", "cpus", "others"}
+
+
+@pytest.mark.parametrize(
+    ("known", "sampler", "workers"),
+    [
+        ({"draw": NO_DRAW}, None, False),
+        ({}, "too few draws of the sampler of the loader were timed", False),
+        ({"uneven_draw_ns": 0.1 * MS}, "the sampler of the loader takes long for some", False),
+        ({"uneven_draw_ns": 2 * MS}, "the sampler of the loader takes long for some", True),
+    ],
+)
+def test_a_sampler_that_is_not_known_is_not_predicted(known, sampler, workers):
+    found = unpredictable(replace(TWO_CPUS, **known), sample())
+    assert ("sampler" in found) == (sampler is not None)
+    assert found.get("sampler", "").startswith(sampler or "")
+    assert ("workers" in found) == workers
+    assert not {"transform", "latency"} & found.keys()
+    alone = unpredictable(replace(TWO_CPUS, workers=0, **known), sample())
+    assert ("transform" in alone) == ("latency" in alone) == workers

@@ -19,7 +19,7 @@ from trainobs.analysis.part_means import (
     parts_of,
 )
 from trainobs.analysis.step_kinds import unlike
-from trainobs.analysis.step_work import unequal, work_of
+from trainobs.analysis.step_work import SAME_WORK, StepWork, WorkRatio, work_of, work_ratio
 from trainobs.analysis.welch import Estimate, estimate, half_width, relative
 from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.labels import LABELS, label_of
@@ -88,21 +88,17 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
     found = changes(old, new)
     others = [others_share(run) for run in (*old, *new)]
     is_in_turn = _are_in_turn(old, new)
-    work = unequal(old, new)
-    unknown = work.told if work and work.ratio is None else ""
+    works = [[work_of(run) for run in side] for side in sides]
+    work = work_ratio(*works)
     interval = Intervals(
-        means,
-        others,
-        is_in_turn=is_in_turn,
-        unlike=unlike(old, new) or unknown,
-        work=work.ratio if work and work.ratio else 1.0,
+        means, others, work, is_in_turn=is_in_turn, unlike=unlike(old, new) or work.unknown
     )
     gain, parts = interval.gain(), parts_of(every)
     prediction = predicted(old[0], found)
     return {
         **gain,
-        "per": work.unit if work and gain["gain"] else "step",
-        "work": work.told if work and gain["gain"] else None,
+        "per": work.unit if gain["gain"] else "step",
+        "work": (gain["gain"] and work.told) or None,
         "parts": list(interval.told(parts, _rows(parts))),
         "conditions": conditions(old, new),
         "changes": found,
@@ -114,7 +110,7 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
             name: [_run(*one) for one in zip(side, own, strict=True)]
             for name, side, own in zip(_SIDES, sides, means, strict=True)
         },
-        "notes": [*_notes(sides, means, found), *([_IN_TURN] if is_in_turn else [])],
+        "notes": [*_notes(sides, works, means, found), *([_IN_TURN] if is_in_turn else [])],
     }
 
 
@@ -124,21 +120,21 @@ class Intervals:
     Args:
         sides: the runs of A and of B.
         others: share of the CPUs that other processes took of each run; None where unknown.
+        work: how the steps of the sides differ in what they take.
         is_in_turn: whether all runs of one side came before those of the other, so that a machine
             that changes meanwhile looks like a difference.
         unlike: why their steps are not the same thing, so that no interval holds anything; "" if
             they are.
-        work: data that a step of B takes, over that of one of A.
     """
 
     def __init__(
         self,
         sides: Sequence[Sequence[RunMeans]],
         others: Sequence[float | None],
+        work: WorkRatio = SAME_WORK,
         *,
         is_in_turn: bool = False,
         unlike: str = "",
-        work: float = 1.0,
     ) -> None:
         self._sides = sides
         self._unlike = unlike
@@ -155,13 +151,15 @@ class Intervals:
     def gain(self) -> dict[str, Any]:
         """What is told of the whole step."""
         steps = [one.of[STEP] for side in self._sides for one in side]
-        middle = math.log(self._a.mean / self._b.mean * self._work)
+        middle = math.log(self._a.mean / self._b.mean * self._work.ratio)
         within = half_width(relative(self._a), relative(self._b), CONFIDENCE)
         means = (self._a.mean, self._b.mean)
         shares = [ns / mean for ns, mean in zip(self._doubts(steps, means), means, strict=True)]
         doubts = [-math.log1p(-min(share, _MOST_DOUBT)) for share in shares]
-        half = math.hypot(within, math.log1p(self._equal_runs), *doubts)
+        off = -math.log1p(-self._work.off)
+        half = math.hypot(within, math.log1p(self._equal_runs), off, *doubts)
         low, high = math.exp(middle - half), math.exp(middle + half)
+        within = math.hypot(within, off)
         alone = [math.exp(middle - within), math.exp(middle + within)]
         has_alone = self._alone and not math.isnan(within) and not self._unlike
         return {
@@ -316,6 +314,7 @@ def _run(run: RunLog, means: RunMeans) -> dict[str, Any]:
 
 def _notes(
     sides: Sequence[Sequence[RunLog]],
+    works: Sequence[Sequence[StepWork]],
     means: Sequence[Sequence[RunMeans]],
     found: Mapping[str, Sequence[Any]],
 ) -> Iterator[str]:
@@ -324,7 +323,7 @@ def _notes(
         more = _SIDES[found[OTHERS][1] > found[OTHERS][0]]
         yield f"other processes took more of the CPUs of {more}: a difference may be theirs"
     every = [run for side in sides for run in side]
-    if any(run.info.get("loaders") and work_of(run).batches is None for run in every):
+    if any(work.has_loaders and work.batches is None for side in works for work in side):
         yield "how many batches a step has is not known of all runs: it is taken to be the same"
     for run in every:
         if run.unreadable:

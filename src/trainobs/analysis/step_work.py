@@ -12,9 +12,9 @@ from trainobs.core.text import quantity
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES
 
-_SAME = 1.01
-"""Ratio of the batches of two steps up to which they are as many: the last step of an epoch may
-have fewer, and that is no setting."""
+MOST_OFF = 0.5
+"""Of the samples of a step that its batches may lack, from which on nobody knows how many it has:
+a pass of two batches has a whole one, and one of any size."""
 
 BATCH_COUNT = "loader/batch_count"
 
@@ -26,10 +26,15 @@ class StepWork(NamedTuple):
         batches: of all loaders; None: nobody counted them.
         batch_sizes: of these, each once, ascending; none where they do not say, as one with a
             sampler of batches.
+        has_loaders: whether there is any loader of torch.
+        in_pass: fewest batches in a pass over one of them, the last of which may be smaller; None:
+            it is not known.
     """
 
     batches: float | None
     batch_sizes: tuple[int, ...]
+    has_loaders: bool = True
+    in_pass: int | None = None
 
     def told(self) -> str:
         """In words."""
@@ -44,57 +49,80 @@ def work_of(run: RunLog) -> StepWork:
     """What a step of a run takes, as far as it is known."""
     counts = run.rank.metric(BATCH_COUNT)[run.rank.step() != SETUP]
     counts = counts[counts > 0]  # a step may be made of the batch of the one before
-    sizes = {one.get("batch_size") for one in run.info.get("loaders", ()) if _trains(one, run)}
-    known = () if None in sizes else tuple(sorted(sizes))
-    return StepWork(float(np.median(counts)) if len(counts) else None, known)
+    loaders = _training(run)
+    sizes: set[Any] = {one.get("batch_size") for one in loaders}
+    lengths = [one["batches"] for one in loaders if one.get("batches")]
+    return StepWork(
+        # The median: the last step of a pass may have fewer, and that is no setting.
+        float(np.median(counts)) if len(counts) else None,
+        () if None in sizes else tuple(sorted(sizes)),
+        bool(run.info.get("loaders")),
+        min(lengths, default=None),
+    )
 
 
-def _trains(loader: Mapping[str, Any], run: RunLog) -> bool:
-    """Whether a loader gave batches to steps, as far as is known: else all may have."""
+def _training(run: RunLog) -> list[Mapping[str, Any]]:
+    """The loaders that gave batches to steps, as far as is known: else all may have."""
     batches = run.rank.columns(BATCHES, ("for_step", "loader"))
     own = np.asarray(batches["for_step"], np.int64) != UNKNOWN
     serials = np.unique(np.asarray(batches["loader"], np.int64)[own])
-    return not len(serials) or loader.get("serial") in serials
+    loaders = run.info.get("loaders", ())
+    return [one for one in loaders if not len(serials) or one.get("serial") in serials]
 
 
-class Unequal(NamedTuple):
-    """That the steps of two sides take different work.
+class WorkRatio(NamedTuple):
+    """How the steps of two sides differ in what they take.
 
     Attributes:
-        ratio: data that a step of B takes, over that of one of A; None: that is not known.
-        unit: "sample"; or "batch", where loaders do not say how many samples one has.
-        told: how they differ, in words.
+        ratio: data that a step of B takes, over that of one of A.
+        off: by how much that may be off, as a share: small last batches.
+        unit: what the ratio is of: "step", where as far as is known they take the same; "sample";
+            or "batch", where loaders do not say how many samples one has.
+        told: how they differ, in words; "" if they do not.
+        unknown: why there is no such ratio; "" if there is.
     """
 
-    ratio: float | None
-    unit: str
-    told: str
+    ratio: float = 1.0
+    off: float = 0.0
+    unit: str = "step"
+    told: str = ""
+    unknown: str = ""
 
 
-def unequal(old: Sequence[RunLog], new: Sequence[RunLog]) -> Unequal | None:
-    """How the steps of two sides differ in what they take; None: as far as is known they do not."""
-    sides = [[work_of(run) for run in side] for side in (old, new)]
-    for name, side in zip("AB", sides, strict=True):
+SAME_WORK = WorkRatio()
+
+
+def work_ratio(old: Sequence[StepWork], new: Sequence[StepWork]) -> WorkRatio:
+    """How the steps of two sides differ in what they take, each of one run or several."""
+    for name, side in zip("AB", (old, new), strict=True):
         for one in side[1:]:
             if not _is_same(side[0], one):
                 told = f"a step of {name} has {side[0].told()}, and another has {one.told()}"
-                return Unequal(None, "", told)
-    a, b = sides[0][0], sides[1][0]
+                return WorkRatio(unknown=told)
+    a, b = old[0], new[0]
     if _is_same(a, b):
-        return None
+        return SAME_WORK
     told = f"a step of A has {a.told()}, and one of B has {b.told()}"
     ratio = 1.0 if a.batches is None or b.batches is None else b.batches / a.batches
     if not a.batch_sizes and not b.batch_sizes:
-        return Unequal(ratio, "batch", told)
-    if len(a.batch_sizes) == len(b.batch_sizes) == 1:
-        return Unequal(ratio * b.batch_sizes[0] / a.batch_sizes[0], "sample", told)
-    return Unequal(None, "", told)
+        return WorkRatio(ratio, 0.0, "batch", told)
+    if not len(a.batch_sizes) == len(b.batch_sizes) == 1:
+        return WorkRatio(unknown=told)
+    off = max(_lacking(one) for one in (*old, *new))
+    if off >= MOST_OFF:
+        count = min(one.in_pass for one in (*old, *new) if one.in_pass)
+        few = "one batch, which" if count == 1 else f"{count} batches, the last of which"
+        return WorkRatio(unknown=f"{told}; a pass has {few} may be smaller")
+    return WorkRatio(ratio * b.batch_sizes[0] / a.batch_sizes[0], off, "sample", told)
+
+
+def _lacking(work: StepWork) -> float:
+    """Share of the samples of whole batches that a pass may lack: most of its last batch."""
+    return 1 / work.in_pass if work.in_pass else 0.0
 
 
 def _is_same(a: StepWork, b: StepWork) -> bool:
     """Whether two steps take as much, as far as is known."""
-    sizes = {a.batch_sizes, b.batch_sizes} - {()}
-    if a.batches is None or b.batches is None:
-        return len(sizes) <= 1
-    low, high = sorted((a.batches, b.batches))
-    return high <= _SAME * low and len(sizes) <= 1
+    is_counted = a.batches is not None and b.batches is not None
+    are_as_many = a.batches == b.batches or not is_counted
+    return are_as_many and len({a.batch_sizes, b.batch_sizes} - {()}) <= 1

@@ -7,6 +7,7 @@ more. Of other loaders it is not known which worker made which batch.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from trainobs.hooks.loader_facts import note_tensors
 from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import Marks
+from trainobs.hooks.sampler_time import next_turn, time_draws
 from trainobs.steps.fast_path import PassTracker
 
 
@@ -36,15 +38,16 @@ class LoaderPass(PassTracker):
         until_one_ends: whether it is exact only until a worker has no data any more: each worker
             of a loader with an iterable data set makes what it has, in turn.
         watches: those who are told, each by its one of `listeners`.
-        facts: where it is written down how many tensors a batch has, until that is done.
+        due: number of the batch from which on something of the pass is to be noted again.
     """
 
-    __slots__ = ("__weakref__", "_loops", "_ref", "facts")
+    __slots__ = ("__weakref__", "_facts", "_loops", "_ref", "due")
 
     def __init__(self, loader: int, workers: int, exact: bool = False) -> None:
         super().__init__()
         self.loader, self.workers, self.exact = loader, workers, exact
-        self.facts: Sequence[dict[str, Any]] = ()
+        self._facts: Sequence[dict[str, Any]] = ()
+        self.due: float = math.inf
         self._loops: dict[int, LoopPass] = {}
 
     @classmethod
@@ -95,11 +98,19 @@ class LoaderPass(PassTracker):
         if not all(getattr(iterator, "_workers_status", (False,))):
             self.exact = False
 
-    def note_tensors(self, batch: object) -> None:
-        """Write down how many tensors a batch has, the first of a pass."""
-        facts, self.facts = self.facts, ()
-        for noted in facts:
-            note_tensors(noted, batch)
+    def begin_noting(self, iterator: Any, facts: Sequence[dict[str, Any]]) -> None:
+        """Write down what its batches show, from the first one on; where: `facts`."""
+        self._facts, self.due = facts, 1
+        time_draws(iterator, facts, is_first=True)
+
+    def note(self, iterator: Any, batch: object) -> None:
+        """Write down how many tensors the first batch has; later on, time a turn of draws."""
+        if self.due == 1:
+            for noted in self._facts:
+                note_tensors(noted, batch)
+        else:
+            time_draws(iterator, self._facts)
+        self.due = next_turn(self.number)
 
     def void(self, *, over: bool) -> None:
         """It gave none: it is over, or an exception came, after which all is anybody's guess."""

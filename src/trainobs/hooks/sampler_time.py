@@ -1,4 +1,4 @@
-"""What the sampler of a loader takes of the training thread, in the first batches of a pass.
+"""What the sampler of a loader takes of the training thread: some draws of each pass are timed.
 
 Only the training thread knows that: from outside, what it computes or sleeps there looks like any
 other part of its wait for data.
@@ -9,30 +9,44 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 SAMPLER = "sampler"
 """Of a loader, in `run.json`: `batches` whose indices were drawn while it was timed, what that took
-(`ns`), and the CPU time of it (`cpu_ns`). None before there is one."""
+(`ns`; `ns2` is the sum of the squares), and the CPU time of it (`cpu_ns`). None before there is
+one."""
 
-TIMED = 64
-"""Batches of a pass that are timed: some 2 us each, and nothing from then on."""
+TURN = 8
+"""Draws in a row that are timed: some 3 us each."""
+
+GAP = (64, 192)
+"""Batches from one turn to the next, least and most: at random, as a sampler that draws for many
+batches at once takes long for each of so many, and hardly anything for the others."""
+
+_chance = Random(0)
+"""Of its own: the numbers that the training draws stay what they are without us."""
 
 _NEXT, _DRAWN_FROM = "_next_index", "_sampler_iter"
 
 
-def time_sampler(iterator: Any, noted: Sequence[dict[str, Any]]) -> None:
-    """Have an iterator of torch's tell what it takes to draw the indices of a batch.
+def next_turn(number: int) -> int:
+    """Batch of a pass with which the next turn begins, after that of this number."""
+    return number + _chance.randint(*GAP)
 
-    The first draw is left out: a sampler may make the order of the epoch in it.
+
+def time_draws(iterator: Any, noted: Sequence[dict[str, Any]], *, is_first: bool = False) -> None:
+    """Have an iterator of torch's tell what it takes to draw the indices of a turn of batches.
 
     Args:
         iterator: of one of torch's loaders, in whose place the method `_next_index` is wrapped.
         noted: where it is written down.
+        is_first: whether it has drawn none yet: the first draw is left out, as a sampler may make
+            the order of the epoch in it.
     """
     others = iterator.__dict__.get(_NEXT)
     if hasattr(iterator, _NEXT) and (others is None or isinstance(others, _TimedDraws)):
-        iterator.__dict__[_NEXT] = _TimedDraws(iterator, noted)
+        iterator.__dict__[_NEXT] = _TimedDraws(iterator, noted, TURN + is_first)
 
 
 class _TimedDraws:
@@ -41,32 +55,42 @@ class _TimedDraws:
     Persistent workers begin their next pass with draws before anyone is told: these do not count.
     """
 
-    def __init__(self, iterator: Any, noted: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, iterator: Any, noted: Sequence[dict[str, Any]], draws: int) -> None:
         self._iterator = weakref.ref(iterator)
+        self._draw = getattr(type(iterator), _NEXT)
         self._noted = noted
         self._pass = id(getattr(iterator, _DRAWN_FROM, None))
-        self._left = TIMED + 1
+        self._left = draws
+        self._batches = self._ns = self._ns2 = self._cpu_ns = 0
 
     def __call__(self) -> Any:
         iterator = self._iterator()
-        self._left -= 1
-        if not self._left:
-            iterator.__dict__.pop(_NEXT, None)
-        draw = getattr(type(iterator), _NEXT)
         begin, cpu = time.monotonic_ns(), time.thread_time_ns()
-        indices = draw(iterator)
+        try:
+            indices = self._draw(iterator)
+        except BaseException:  # the pass is over, or an error of the sampler
+            self._write_down()
+            raise
         cpu_ns, ns = time.thread_time_ns() - cpu, time.monotonic_ns() - begin
-        is_same_pass = self._pass == id(getattr(iterator, _DRAWN_FROM, None))
-        if self._left < TIMED and is_same_pass:
-            for one in self._noted:
-                _add(one, ns, min(ns, cpu_ns))
+        self._left -= 1
+        if self._left < TURN and self._pass == id(getattr(iterator, _DRAWN_FROM, None)):
+            self._batches += 1
+            self._ns += ns
+            self._ns2 += ns * ns
+            self._cpu_ns += min(ns, cpu_ns)
+        if self._left <= 0:
+            iterator.__dict__.pop(_NEXT, None)
+            self._write_down()
         return indices
 
-
-def _add(noted: dict[str, Any], ns: int, cpu_ns: int) -> None:
-    known = noted[SAMPLER] or {"batches": 0, "ns": 0, "cpu_ns": 0}
-    noted[SAMPLER] = {
-        "batches": known["batches"] + 1,
-        "ns": known["ns"] + ns,
-        "cpu_ns": known["cpu_ns"] + cpu_ns,
-    }
+    def _write_down(self) -> None:
+        found = {
+            "batches": self._batches,
+            "ns": self._ns,
+            "ns2": self._ns2,
+            "cpu_ns": self._cpu_ns,
+        }
+        self._batches = self._ns = self._ns2 = self._cpu_ns = 0
+        for one in self._noted if found["batches"] else ():
+            known = one[SAMPLER] or dict.fromkeys(found, 0)
+            one[SAMPLER] = {name: known[name] + value for name, value in found.items()}

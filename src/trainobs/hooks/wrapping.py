@@ -28,7 +28,6 @@ from trainobs.hooks.loader_pass import LoaderPass, passes, serials
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import MarkingInit
 from trainobs.hooks.observed_loader import followed
-from trainobs.hooks.sampler_time import time_sampler
 
 _INIT = "worker_init_fn"
 
@@ -229,8 +228,7 @@ def _begin_pass(
         if at.exact:
             for watch in watches:
                 watch.ledger.follow(begun.serial)
-    at.facts = begun.facts
-    time_sampler(iterator, begun.facts)
+    at.begin_noting(iterator, begun.facts)
     for watch in watches:
         if watch.expected is not None and watch.expected.base is loader:
             watch.expected.begin(at)
@@ -255,8 +253,8 @@ def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[
             raise
         try:
             at.got(told, iterator, batch)
-            if at.facts:
-                at.note_tensors(batch)
+            if at.number >= at.due:
+                at.note(iterator, batch)
         except Exception:
             _fault(watches)
         return batch

@@ -86,11 +86,13 @@ def with_workers(trace: Trace, value: float) -> tuple[Trace, ...]:
 def _no_workers(trace: Trace) -> tuple[Trace, ...]:
     """The training thread makes batches itself, and nobody hands over, nor shares memory.
 
-    What it computes in the wait for no tensors, and sleeps while no worker answers, may be no
-    hand-over, and stays; and each step finds the caches as a batch has left them.
+    At best it does without all that workers may have done to share a batch. At worst what it
+    computes in the wait for no tensors, and sleeps while no worker answers, is no hand-over, and
+    stays; and each step finds the caches as a batch has left them.
     """
     hand, alone = trace.hand, replace(trace, workers=0, hand=NOTHING, start=0.0)
-    shared = np.minimum(trace.make_cpu, trace.tensors * SHARED_NS[1])
+    copied = 0.0 if isnan(trace.handed_bytes) else trace.handed_bytes * HAND_NS_PER_BYTE[1] / 2
+    shared = np.minimum(trace.make_cpu, trace.tensors * SHARED_NS[1] + copied)
     stays = replace(
         alone,
         make_cpu=trace.make_cpu + hand.receive - hand.tensors,

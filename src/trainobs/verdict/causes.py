@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import inf, isnan
+from math import inf, isnan, nan
 from typing import NamedTuple
 
 from trainobs.replay.handover import COMPUTES, NO_DRAW, NOTHING
@@ -13,7 +13,7 @@ from trainobs.replay.trace import COVERAGE, Trace
 from trainobs.verdict import asleep
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.cpus import contention
-from trainobs.verdict.handover import drawn, fetched, handed_over, kept_by_makers
+from trainobs.verdict.handover import are_uneven, drawn, fetched, handed_over, kept_by_makers
 from trainobs.verdict.parts import TAKEN_NS, Situation, known, stolen
 from trainobs.verdict.verdict import Cause, VerdictKind
 
@@ -177,6 +177,8 @@ def _split(now: Situation) -> Candidates:
     draw = drawn(now)
     if not now.facts.workers:  # the training thread asks the sampler as it makes them
         compute, slept = compute - draw.cpu, max(0.0, slept - draw.away)
+        if are_uneven(now.facts, now.parts.step):
+            compute = slept = nan
     why = asleep.cause_of(now)
     lacked = known(now.ns("sched/wait_runqueue_ns")) if now.facts.workers else 0.0
     # Of the training thread, which made the batches: no more than the rest of the step holds.

@@ -9,10 +9,14 @@ from trainobs.replay.metric_columns import KEPT
 from trainobs.verdict import asleep, kept
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.parts import TAKEN_NS, Situation, known
+from trainobs.verdict.verdict import Facts
 
 FETCHES_NS = 3e6
 """CPU time of the training thread in a wait from which on it does more than take a batch over (1.1
 to 2.1 ms in the cases of docs/verdicts.md): a sampler computes, or there are very many tensors."""
+
+UNEVEN = 0.05
+"""Share of the step from which on draws of very different times are a matter to it."""
 
 
 def handed_over(now: Situation) -> float:
@@ -55,6 +59,11 @@ def _own(now: Situation) -> float:
 def drawn(now: Situation) -> Draw:
     """What the sampler takes of the training thread, as far as that is known."""
     return now.facts.draw or NO_DRAW
+
+
+def are_uneven(facts: Facts, step_ns: float) -> bool:
+    """Whether nobody knows what the sampler takes, and it may be much of a step."""
+    return facts.uneven_draw_ns >= UNEVEN * step_ns
 
 
 def _handing(now: Situation) -> float:

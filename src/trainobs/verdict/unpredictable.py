@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from trainobs.core.text import percent
 from trainobs.replay.metric_columns import Floats
+from trainobs.verdict.handover import are_uneven
 from trainobs.verdict.metric_names import STEP
 from trainobs.verdict.summed_steps import Sample
 from trainobs.verdict.verdict import Facts
@@ -25,6 +26,9 @@ _OF_CPUS = ("workers", "threads", "cpus", "others")
 
 _CPUS_CHANGED = "the CPUs that the run may use, or their quota, changed while it ran"
 
+_UNEVEN = "the sampler of the loader takes long for some batches, and hardly anything for others"
+_UNTIMED = "too few draws of the sampler of the loader were timed"
+
 _COMPUTED, _SLEPT, _DEVICE = "batch/compute_ns", "batch/sleep_ns", "batch/device_ns"
 _READ = "io/data_read_bytes"
 
@@ -37,6 +41,12 @@ def unpredictable(facts: Facts, sample: Sample) -> dict[str, str]:
         sample: steps of it.
     """
     found = {} if facts.most_cpus is None else dict.fromkeys(_OF_CPUS, _CPUS_CHANGED)
+    if facts.draw is None:
+        found["sampler"] = _UNEVEN if facts.uneven_draw_ns else _UNTIMED
+    if are_uneven(facts, float(np.nanmean(sample.columns[STEP]))):
+        # The training thread asks the sampler as it makes them.
+        making = () if facts.workers else ("transform", "latency")
+        found |= dict.fromkeys(("workers", *making), _UNEVEN)
     if cheaper := _cheaper(sample):
         found["workers"] = (
             f"{cheaper}: the data set may keep them, in memory (which each worker would do for "

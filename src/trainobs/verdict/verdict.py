@@ -123,6 +123,7 @@ class Facts:
         prefetch: batches that each of them may be ahead.
         tensors: in a batch, at least, where all such loaders have as many; None: unknown.
         draw: what their samplers take of the training thread for a batch; None: unknown.
+        uneven_draw_ns: that, where draws take such different times that their mean says little.
         torch_threads: threads of torch in one operation; None: unknown.
         has_persistent_workers: whether they live on between epochs, or may: some of several
             loaders have such.
@@ -148,6 +149,7 @@ class Facts:
     prefetch: int = 2
     tensors: int | None = None
     draw: Draw | None = None
+    uneven_draw_ns: float = 0.0
     torch_threads: int | None = None
     has_persistent_workers: bool = False
     has_new_loaders: bool | None = False
@@ -290,7 +292,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         workers=workers,
         prefetch=loader.get("prefetch_factor") or 2,
         tensors=_tensors(loaders),
-        draw=_draw(loaders),
+        **_draws(loaders),
         torch_threads=settings.get("torch_threads"),
         has_persistent_workers=any(one.get("persistent_workers") for one in loaders),
         has_new_loaders=_are_made_anew(loaders),
@@ -308,10 +310,25 @@ def _tensors(loaders: Sequence[Mapping[str, Any]]) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _draw(loaders: Sequence[Mapping[str, Any]]) -> Draw | None:
+FEW_DRAWS = 8
+"""Below which the time of a draw is not known."""
+
+
+def _draws(loaders: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is known of the draws of samplers.
+
+    One that draws for many batches at once has hardly ever been timed doing so: its draws differ by
+    more than their mean.
+    """
     timed = [one["sampler"] for one in loaders if one.get("sampler")]
     batches, ns, cpu_ns = (sum(one[key] for one in timed) for key in ("batches", "ns", "cpu_ns"))
-    return Draw(cpu_ns / batches, (ns - cpu_ns) / batches) if batches else None
+    if batches < FEW_DRAWS:
+        return {}
+    mean = ns / batches
+    squares = sum(one.get("ns2", 0) for one in timed)  # none in a log of an older trainobs
+    if squares / batches > 2 * mean * mean:
+        return {"uneven_draw_ns": mean}
+    return {"draw": Draw(cpu_ns / batches, (ns - cpu_ns) / batches)}
 
 
 FEW_PASSES = 3
