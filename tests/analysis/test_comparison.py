@@ -284,7 +284,8 @@ def test_files_that_cannot_be_read_are_told(write, capsys):
     page = " ".join(said(capsys, "compare", old, new).split())  # lines end anywhere
     assert f"files of {new} that cannot be read: 1" in page
     (new / "rank=0" / "steps-00000.parquet").write_bytes(b"")
-    assert "fewer than two steps" in refused(capsys, "compare", old, new)
+    told = " ".join(refused(capsys, "compare", old, new).split())
+    assert "has fewer than two steps: 1 file of steps cannot be read; the reason is in" in told
 
 
 def test_ranks_and_loaders_and_conditions_are_told(write, capsys):

@@ -93,7 +93,9 @@ def test_switched_off_by_hand_it_is_timing_without_a_word(tmp_path, caplog):
 @pytest.mark.needs_bpf
 def test_with_all_probes_every_metric_of_the_kernel_has_values(tmp_path):
     with observe(run_dir=tmp_path / "run") as obs, obs.step():
-        pass
+        for phase in ("loader", "transfer", "forward", "backward", "optimizer"):
+            with obs.phase(phase):
+                pass
     sums = {m.name for m in CATALOGUE if m.formula is not None and m.kind.name == "SUM"}
     machine = {"memory/major_fault_count", "memory/worker_major_fault_count"}
     pressure = {f"pressure/{kind}_ns" for kind in ("cpu", "io", "memory")}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from trainobs.analysis import no_steps
 from trainobs.analysis.changes import OTHERS, changes, mixed, others_share, predicted
 from trainobs.analysis.conditions import conditions
 from trainobs.analysis.part_means import (
@@ -20,9 +21,11 @@ from trainobs.analysis.part_means import (
 )
 from trainobs.analysis.step_kinds import unlike
 from trainobs.analysis.step_work import SAME_WORK, StepWork, WorkRatio, work_of, work_ratio
+from trainobs.analysis.summary import summarize
 from trainobs.analysis.welch import Estimate, estimate, half_width, relative
 from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.labels import LABELS, label_of
+from trainobs.core.records import SETUP
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.metric_names import LOADER, STEP
 
@@ -291,6 +294,8 @@ def _means_of(run: RunLog) -> RunMeans:
     means = RunMeans.from_run(run)
     if not means.steps or means.of[STEP].all <= 0:
         found = f"{shown(str(run.path))} has fewer than two steps"
+        if not (run.rank.step() != SETUP).any():
+            found += f": {no_steps.reason(summarize(run), 'in its report').removesuffix('.')}"
         raise _no_comparison(found, "give runs that trained for a while")
     return means
 

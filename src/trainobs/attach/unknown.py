@@ -8,9 +8,8 @@ from trainobs.core.abi import FileClass, Op, Phase
 from trainobs.core.catalogue import kernel_metrics
 from trainobs.core.metrics import Cells, Metric, Ratio
 
-_BY_PHASE = (Op.PHASE_OFF, Op.PHASE_SLEEP)
-_SEEN = frozenset({FileClass(Phase.LOADER), FileClass(Phase.OTHER)})
-"""Phases that are marked, where fetches are timed; in these sums they stand in place of a class."""
+_SEEN = frozenset({Phase.LOADER, Phase.OTHER})
+"""Phases that are marked, where fetches are timed."""
 
 
 def unknown_metrics(*, times_fetches: bool, finds_data: bool) -> frozenset[str]:
@@ -35,8 +34,8 @@ def _sums(metric: Metric) -> Iterator[Cells]:
 
 
 def _is_known(cells: Cells, times_fetches: bool, finds_data: bool) -> bool:
-    if set(cells.ops) & {*_BY_PHASE}:
-        return times_fetches and not _SEEN.isdisjoint(cells.classes)
+    if cells.phases:
+        return times_fetches and not _SEEN.isdisjoint(cells.phases)
     if Op.AWAIT in cells.ops:  # a wait for the loader is none of these
         return times_fetches
     # Files are checkpoints by the phase in which they are written.

@@ -45,6 +45,9 @@ class Op(IntEnum):
     UNNAMED_FILL = 28
 
 
+BY_PHASE = (Op.PHASE_OFF, Op.PHASE_SLEEP)
+"""Of the training thread, by its phase, whose number stands in place of a class."""
+
 UNTABLED = (Op.ONCPU, Op.PHASE_OFF, Op.PHASE_SLEEP)
 """Operations that the run log has as columns of steps alone: those by phase have no class."""
 

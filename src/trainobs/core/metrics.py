@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.abi import CELLS_SHAPE, FIELDS, FileClass, Op, Role
+from trainobs.core.abi import BY_PHASE, CELLS_SHAPE, FIELDS, FileClass, Op, Phase, Role
 from trainobs.core.cells import WORDS, StepCells
 from trainobs.core.coverage import Programs, feeds
 from trainobs.core.quotients import divided
@@ -54,6 +54,11 @@ class Cells:
     def programs(self) -> Programs:
         """Programs of the kernel side that the sum rests on."""
         return Programs().union(*(feeds(op, self.field, self.classes) for op in self.ops))
+
+    @property
+    def phases(self) -> frozenset[Phase]:
+        """Phases of the training thread in which it is counted; none where that is no matter."""
+        return frozenset(map(Phase, self.classes if set(self.ops) & set(BY_PHASE) else ()))
 
     def total(self, cells: StepCells) -> npt.NDArray[np.uint64]:
         """Sum of each of n steps over the selected cells; shape (n,)."""

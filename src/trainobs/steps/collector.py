@@ -146,6 +146,8 @@ class Collector:
         known = [m for m in kernel_metrics() if m.name not in unknown]
         self._metrics = [m for m in known if self._coverage.knows(m.programs)]
         self._formulas = Formulas(self._metrics)
+        sums = {m.name: m.formula for m in self._metrics if isinstance(m.formula, Cells)}
+        self._phases = {name: cells.phases for name, cells in sums.items() if cells.phases}
         self._used = np.uint8(Async.URING if rings else 0)
         self._maps = False  # whether a checkpoint has been mapped to be written
         self._own = own
@@ -314,6 +316,9 @@ class Collector:
             columns["io/checkpoint_write_bytes"][mapped] = np.nan
         if self._coverage.knows(BLOCK):
             columns["block/read_p99_ns"] = _slowest(latency)
+        for name, phases in self._phases.items():
+            if phases.isdisjoint(self._clock.measured):
+                del columns[name]
         gone_since_ns = self._kernel.gone_since_ns() if self._kernel else None
         if gone_since_ns is not None:  # what nobody counted is unknown, not zero
             counted = steps.end_ns < gone_since_ns

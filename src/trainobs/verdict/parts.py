@@ -285,7 +285,8 @@ def _held(mean: Mean, waited: float) -> float:
 
 def _for_others(mean: Mean) -> float:
     """The wait for other threads, also for the interpreter's lock, in work; NaN if unknown."""
-    slept = sum(mean[name] for name in names.SLEEPS) + mean["sched/work_iowait_ns"]
+    slept = mean[names.OTHER_SLEEP] + mean["sched/work_iowait_ns"]
+    slept += sum(known(mean[name]) for name in names.SLEEPS if name != names.OTHER_SLEEP)
     return mean["sched/work_offcpu_ns"] - mean["sched/work_runqueue_ns"] - slept
 
 

@@ -120,7 +120,7 @@ TASKS: tuple[Metric, ...] = (
             "a timer, another process.",
             source="sched_switch",
             blind="Waiting for another thread of the process is not in it (sched/main_await_ns). "
-            "Of a phase that nobody marks it is 0: all is in sched/other_sleep_ns.",
+            "Null of a phase that nobody marks: all is in sched/other_sleep_ns.",
         )
         for phase, where in {
             Phase.TRANSFER: "while it moved the batch to the device",
