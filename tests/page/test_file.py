@@ -232,7 +232,7 @@ def test_a_run_without_probes_says_what_is_unknown(write_run, open_page):
     }
     steps = replace(steps, cells=None, columns=timed, batches=steps.batches[:0])
     opened = open_page(write_run(steps=steps, level="timing", capabilities={}))
-    assert "observed by timing alone" in opened.page.text_content("header")
+    assert "observed by timing alone;" in opened.page.text_content("header")
     assert "waiting for data" in numbers(opened, "#step")
     assert opened.page.locator("#storage").count() == 0
     assert "were not measured" in opened.page.text_content("#observed")

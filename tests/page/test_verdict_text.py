@@ -6,8 +6,6 @@ import pytest
 
 from tests.samples import busy_run
 from trainobs.analysis.view import RunView
-from trainobs.core.labels import LEVELS
-from trainobs.report.html import STATIC
 from trainobs.report.pieces import piece
 from trainobs.report.verdict_text import ASK_FOR_WORKERS, HELD_UP, MEANINGS, NO_REPLAY, said
 from trainobs.verdict.verdict import VerdictKind
@@ -56,9 +54,3 @@ def test_of_workers_it_is_said_where_somebody_asks():
 def test_the_summary_of_the_page_has_it(write_run):
     found = piece(RunView.open(write_run(steps=busy_run(30))), "summary")
     assert found["said"] == said(found)
-
-
-def test_the_page_calls_levels_as_the_text_does():
-    script = (STATIC / "format.js").read_text()
-    for level, words in LEVELS.items():
-        assert f'{level}: "by {words}"' in script

@@ -10,6 +10,7 @@ from typing import Any
 from trainobs.analysis import no_steps
 from trainobs.analysis.changes import OTHERS, changes, mixed, others_share, predicted
 from trainobs.analysis.conditions import conditions
+from trainobs.analysis.observed import observed_by
 from trainobs.analysis.part_means import (
     ENOUGH_STEPS,
     Means,
@@ -78,7 +79,7 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
           and `why_not`; `left_out`: what that leaves room for, in words, or None; `holds`: whether
           `gain` lies in it; None where the interval is wider.
         * runs: for "A" and "B" a list: `run` (directory), `steps`, `step_ns`, `rank`, `ranks`,
-          `level`, `outcome`, `unreadable` (file -> why).
+          `level`, `observed_by`, `outcome`, `unreadable` (file -> why).
         * notes: sentences on what else to know.
 
     Raises:
@@ -312,6 +313,7 @@ def _run(run: RunLog, means: RunMeans) -> dict[str, Any]:
         "rank": run.rank.rank,
         "ranks": len(run.ranks),
         "level": run.info.get("level"),
+        "observed_by": observed_by(run.info),
         "outcome": (run.info.get("summary") or {}).get("outcome"),
         "unreadable": {str(path): why for path, why in run.unreadable.items()},
     }

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
+from trainobs.analysis.observed import observed_by
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import METRICS, STEP_METRICS, named_phase_metric
 from trainobs.core.catalogue.named import metric_of_phase, named_phase
@@ -177,18 +178,20 @@ class RunView:
         """What the run is, and which pieces there are.
 
         Returns:
-            `run`, its directory; `info`: what of `run.json` is told; `rank`: the one that the rest
-            is of; `steps`: their number; `levels`: steps in a window of each level, finest first;
-            `chunk`: windows in a chunk; `lane_steps`: steps in a chunk of lanes; `ranks`; `parts`;
-            `taking`: what taking a batch over is called, and what it counts at most; `groups`: name
-            -> its columns; `metrics`: name -> `label`, `alone` (the same in a list without what it
-            is `within`), `unit`, `kind`, `chart` and `tells`; `lanes`: whether there are batches.
+            `run`, its directory; `info`: what of `run.json` is told; `observed_by`, in words;
+            `rank`: the one that the rest is of; `steps`: their number; `levels`: steps in a window
+            of each level, finest first; `chunk`: windows in a chunk; `lane_steps`: steps in a chunk
+            of lanes; `ranks`; `parts`; `taking`: what taking a batch over is called, and what it
+            counts at most; `groups`: name -> its columns; `metrics`: name -> `label`, `alone` (the
+            same in a list without what it is `within`), `unit`, `kind`, `chart` and `tells`;
+            `lanes`: whether there are batches.
         """
         info = self.run.info
         told = ("host", "level", "capabilities", "world_size", "settings", "loaders", "trainobs")
         return {
             "run": str(self.run.path),
             "info": {name: info.get(name) for name in told},
+            "observed_by": observed_by(info),
             "outcome": (info.get("summary") or {}).get("outcome"),
             "rank": self._rank.rank,
             "steps": len(self._rows),

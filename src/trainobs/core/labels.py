@@ -120,7 +120,7 @@ LEVELS: Mapping[str, str] = {
     "procfs": "/proc, without eBPF",
     "timing": "timing alone",
 }
-"""Level of a run -> what it was observed by; the page has the same words."""
+"""Level of a run -> what it was observed by."""
 
 TAKING = "taking batches over"
 """The part of the wait for data that any batch costs the training thread."""

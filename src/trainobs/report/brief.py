@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from trainobs.analysis.observed import observed_by
 from trainobs.core.labels import PART_OF, label_among
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
 from trainobs.report import brief_lines, empty
@@ -15,7 +16,6 @@ from trainobs.report.sections import (
     PART_LABELS,
     attached,
     first_step,
-    observed_by,
     own_share,
     part,
     part_label,

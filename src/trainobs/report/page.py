@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from trainobs.analysis.observed import observed_by
 from trainobs.core.text import duration, printable
 from trainobs.report import empty, hot_lookups, loaders, own_counters, rank_rows, sections, tables
 from trainobs.report.losses import lost, missing_files, not_observed, unreadable
 from trainobs.report.rows import paragraph
-from trainobs.report.sections import attached, metric, observed_by, own_share
+from trainobs.report.sections import attached, metric, own_share
 
 
 def render(summary: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.unnamed_reads import told_of
 from trainobs.core import labels
-from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
+from trainobs.core.catalogue import METRICS, phase_metric
 from trainobs.core.labels import BYTES, CACHE, GPU, PHASES, WAITS, label_of
 from trainobs.core.text import bar, counted, duration, gained, percent, quantity, size
 from trainobs.report.brief_lines import LIBAIO
@@ -218,17 +218,6 @@ def metric(summary: dict[str, Any], name: str) -> dict[str, Any]:
     """Statistics of one metric."""
     statistics: dict[str, Any] = summary["metrics"][name]
     return statistics
-
-
-def observed_by(summary: dict[str, Any]) -> str:
-    """By what a run was observed; some probes may run where system calls are not seen."""
-    level = summary["level"]
-    text = labels.LEVELS.get(level, level) or "unknown means"
-    on = {name for name, state in summary["capabilities"].items() if state == "on"}
-    some = level not in ("ebpf", "attached") and any(
-        metric.programs & on for metric in kernel_metrics()
-    )
-    return f"{text} for system calls; other probes run" if some else text
 
 
 _EVENTS = ("backward", "optimizer", "fetch")

@@ -3,7 +3,7 @@
 
 import { el, put, section, table } from "./dom.js";
 import { Following } from "./follow.js";
-import { counted, duration, gained, inUnit, observedBy, quantity } from "./format.js";
+import { counted, duration, gained, inUnit, quantity } from "./format.js";
 import { coloursOf } from "./parts.js";
 
 export { Source } from "./source.js";
@@ -98,7 +98,7 @@ function settings({ changes, text }) {
 
 function runs({ runs: found }) {
   const rows = Object.entries(found).flatMap(([side, own]) => own.map((run) => [side, run.run, quantity(run.steps), duration(run.step_ns),
-    `${run.rank} of ${run.ranks}`, observedBy(run.level), run.outcome ?? "killed, or still running"]));
+    `${run.rank} of ${run.ranks}`, `by ${run.observed_by}`, run.outcome ?? "killed, or still running"]));
   return section("compare-runs", "The runs", table(counted(rows.length, "run"),
     ["", "run", "steps after the first", "mean step", "rank", "observed", "ended"], rows));
 }

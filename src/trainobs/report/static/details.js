@@ -1,7 +1,7 @@
 // What is not drawn over steps: checkpoints, embedding tables, and how the run was observed.
 
 import { el, FIRST_ROWS, section, table } from "./dom.js";
-import { counted, inUnit, observedBy, percent, quantity, size } from "./format.js";
+import { counted, inUnit, percent, quantity, size } from "./format.js";
 
 const time = (ns) => inUnit(ns, "ns");
 const bytes = (count) => inUnit(count, "bytes");
@@ -57,7 +57,7 @@ export function observed(summary, head) {
   const { host = {}, capabilities = {}, settings = {}, loaders } = head.info;
   const off = Object.entries(capabilities ?? {}).filter(([, state]) => state !== "on");
   const unknown = Object.entries(summary.metrics).filter(([name, row]) => row.max === null && !name.endsWith("}"));
-  const facts = [["host", host?.hostname], ["kernel", host?.kernel], ["CPUs", host?.usable_cpu_count ?? host?.cpu_count], ["observed", observedBy(head.info.level)],
+  const facts = [["host", host?.hostname], ["kernel", host?.kernel], ["CPUs", host?.usable_cpu_count ?? host?.cpu_count], ["observed", `by ${head.observed_by}`],
                  ["processes in the job", head.info.world_size], ["trainobs", head.info.trainobs],
                  ["lost events", summary.lost.events ?? "unknown"],
                  ["steps not in the run log", Object.values(summary.lost.steps ?? {}).reduce((a, b) => a + b, 0)]];

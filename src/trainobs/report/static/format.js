@@ -27,10 +27,6 @@ export const quantity = (count) => scaled(count, COUNTS, "");
 // A number of things, in words.
 export const counted = (count, thing) => `${quantity(count)} ${thing}${count === 1 ? "" : "s"}`;
 
-const LEVELS = { ebpf: "by eBPF", attached: "by eBPF, from outside", procfs: "by /proc, without eBPF", timing: "by timing alone" };
-
-export const observedBy = (level) => LEVELS[level] ?? "in an unknown way";
-
 export function percent(share) {
   if (share > 0 && share < 1e-4) return "<0.01 %";
   if (share >= 0.995 && share < 1 - 1e-6) return share < 0.9995 ? `${(100 * share).toFixed(1)} %` : ">99.9 %";

@@ -4,7 +4,7 @@ import { charts } from "./charts.js";
 import { checkpoints, embeddings, observed, workers } from "./details.js";
 import { el, put, section } from "./dom.js";
 import { Following } from "./follow.js";
-import { counted, duration, observedBy } from "./format.js";
+import { counted, duration } from "./format.js";
 import { files } from "./io.js";
 import { lanes } from "./lanes.js";
 import { evidence, noSteps, spread, stepBar, verdictSection } from "./overview.js";
@@ -77,12 +77,12 @@ class Page {
   }
 
   title() {
-    const { run, info, rank, steps, outcome } = this.head;
+    const { run, info, observed_by, rank, steps, outcome } = this.head;
     const whose = info.world_size > 1 ? ` of rank ${rank} of ${info.world_size}` : "";
     const last = this.newest?.wall_ns ? `; the newest step ended on ${new Date(this.newest.wall_ns / 1e6).toLocaleString()}` : "";
     const ended = outcome ? `ended: ${outcome}` : `killed, or still running${last}`;
     put(this.header, el("h1", {}, run.split("/").filter(Boolean).at(-1) ?? run), el("p", { class: "muted" },
-      `${run}: ${counted(steps, "step")}${whose}, on ${info.host?.hostname ?? "an unknown host"}, observed ${observedBy(info.level)}; ${ended}`));
+      `${run}: ${counted(steps, "step")}${whose}, on ${info.host?.hostname ?? "an unknown host"}, observed by ${observed_by}; ${ended}`));
   }
 
   // The places that things are drawn into.
