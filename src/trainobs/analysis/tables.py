@@ -36,17 +36,21 @@ def embeddings(run: RunLog, rank: RankLog, lookups: TableLookups) -> dict[str, A
         "steps": lookups.step_count,
         "sampled_steps": lookups.sampled_count,
         "time": _time(rank, lookups),
-        "skew": _skew(run, rank),
+        "skew": _skew(run, rank, lookups),
     }
 
 
-def _skew(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
+def _skew(run: RunLog, rank: RankLog, lookups: TableLookups) -> dict[str, Any] | None:
     try:
         counts = load_counts(run.path)
     except AccessCountsError as error:
         run.unreadable[run.path / COUNTS_DIR] = error.found
         return None
-    return None if counts is None else skew(counts, rank.tables, _all_hot_bytes(run, rank))
+    if counts is None:
+        return None
+    if counts.steps is None:  # an older trainobs did not say
+        counts.pass_steps(lookups.step_count, lookups.sampled_count)
+    return skew(counts, rank.tables, _all_hot_bytes(run, rank))
 
 
 def _all_hot_bytes(run: RunLog, rank: RankLog) -> int | None:

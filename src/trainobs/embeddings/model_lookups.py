@@ -80,7 +80,7 @@ class ModelLookups:
         self._epoch = 0
         self._interval = SamplingInterval(every, rank)
         self._buffer = LookupBuffer(serial, self._interval, aside)
-        self._totals = LookupTotals(self._found, self.counts, world_size)
+        self._totals = LookupTotals(self._found, self.counts, world_size, rank)
         seen = [site for site in self._found.sites if not site.unseen]
         self.hooks = [_put_on(site, self._buffer) for site in seen]
         self._watch = ModelWatch(model, self._found, self.hooks, self._totals.forget_bytes)
