@@ -93,6 +93,23 @@ class Predictions:
             unread_ratio=ratio,
         )
 
+    def up_to(self, most: Predictions) -> Predictions:
+        """The same figures, with intervals that reach as high as those of `most`."""
+        tables = {
+            name: replace(
+                table,
+                hot_lookup_ratio=_up_to(table.hot_lookup_ratio, most.tables[name].hot_lookup_ratio),
+            )
+            for name, table in self.tables.items()
+        }
+        return replace(
+            self,
+            all_hot_ratio=_up_to(self.all_hot_ratio, most.all_hot_ratio),
+            hot_lookup_ratio=_up_to(self.hot_lookup_ratio, most.hot_lookup_ratio),
+            hot_bytes_per_input=_up_to(self.hot_bytes_per_input, most.hot_bytes_per_input),
+            tables=tables,
+        )
+
     def without(self, given_up: Collection[str]) -> Predictions:
         """What is expected where some tables have no hot rows any more, as far as that follows.
 
@@ -157,6 +174,10 @@ def with_unread(share: Interval, ratio: float, whole: float = 1.0) -> Interval:
     """What covers a share, of a `whole`, though of some of the data nothing is known."""
     read = 1 - ratio
     return Interval(share.value, read * share.low, read * share.high + ratio * whole)
+
+
+def _up_to(share: Interval, most: Interval) -> Interval:
+    return share._replace(high=max(share.high, most.high))
 
 
 def unread_text(ratio: float) -> str:
