@@ -142,6 +142,5 @@ class _Between(NamedTuple):
     def _wilson(
         self, share: float, of_sample: float, parts: NDArray[Any], wholes: NDArray[np.float64]
     ) -> Interval:
-        # Whoever looks up a row judges others that do: see `served_by_hot_rows`.
-        trials = trials_by_steps(of_sample, parts, wholes, self.steps, self.confidence) / 2
+        trials = trials_by_steps(of_sample, parts, wholes, self.steps, self.confidence)
         return wilson_around(share, trials, self.confidence)

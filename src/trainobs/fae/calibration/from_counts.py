@@ -97,11 +97,11 @@ def _with_room(
     choice = choose(tables, run.close, budget)
     most = predict(tables, choice, run.close, run.counted, run.inputs, confidence)
     lost = most.hot_lookup_ratio.value - expected.hot_lookup_ratio.value
-    if lost > STANDS_MAX:
-        shares = (one.hot_lookup_ratio.value for one in (expected, most))
-        found = "{} of the lookups of a step hot by other steps, {} by its own as well"
-        _warn_of_steps(found.format(*map(percent, shares)))
-    return replace(profile, predictions=expected.up_to(most))
+    expected = expected.up_to(most, run.chosen_by)
+    low, high = expected.hot_lookup_ratio[1:]
+    if lost > STANDS_MAX or high - low > 2 * STANDS_MAX:
+        _warn_of_steps(f"{percent(low)} to {percent(high)} of the lookups hot, in all steps")
+    return replace(profile, predictions=expected)
 
 
 def _warn_of_steps(found: str) -> None:
@@ -125,6 +125,7 @@ class CountedRun(NamedTuple):
             that it helped to choose.
         close: where some steps were counted, counts without the lookups of `inputs` alone.
         stands: whether it is known how much steps differ, where some were counted.
+        chosen_by: share of all steps that `counts` are of, at most.
     """
 
     counts: dict[str, RowCounts]
@@ -133,6 +134,7 @@ class CountedRun(NamedTuple):
     is_apart: bool
     close: dict[str, RowCounts] | None = None
     stands: bool = True
+    chosen_by: float = 1.0
 
     def shares(self, found: HotLookupCounts, confidence: float) -> tuple[Interval, Interval]:
         """Of `inputs`, the share that is all hot, and of their lookups the share that is."""
@@ -188,7 +190,9 @@ def counted_run(
         step_count = sum(_step_count(sample) for sample in (*held_out, *samples))
         left = max(1, round(every * (1 - _step_count(together) / max(1, step_count))))
     found = CountedRun(counts, left, inputs, is_apart)
-    return found._replace(close=close, stands=stands) if access.is_of_some_steps else found
+    if not access.is_of_some_steps:
+        return found
+    return found._replace(close=close, stands=stands, chosen_by=seen_ratio)
 
 
 def by_one_feature(tables: Sequence[ModelTable]) -> list[ModelTable]:
