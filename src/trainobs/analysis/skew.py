@@ -72,7 +72,8 @@ def skew(
         What is unknown is None.
     """
     known = {table.name: table for table in tables if table.name in counts.tables}
-    row_bytes = {name: table.row_bytes for name, table in known.items()}
+    # What takes no bytes takes no part in a budget.
+    row_bytes = {name: table.row_bytes for name, table in known.items() if table.row_bytes}
     total_bytes = sum(table.row_count * table.row_bytes for table in known.values())
     budgets = [(ratio, int(ratio * total_bytes)) for ratio in BUDGETS]
     return {

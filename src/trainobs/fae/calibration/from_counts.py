@@ -21,13 +21,13 @@ from trainobs.core.errors import FAEError
 from trainobs.core.log import logger
 from trainobs.core.quotients import Interval
 from trainobs.core.text import percent
-from trainobs.fae.calibration.choice import RowCounts, choose
+from trainobs.fae.calibration.choice import Choice, RowCounts, choose
 from trainobs.fae.calibration.intervals import ratio
 from trainobs.fae.calibration.outcome import profile_of
 from trainobs.fae.calibration.predict import HotLookupCounts, predict
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable
-from trainobs.fae.profile.predictions import with_unread
+from trainobs.fae.profile.predictions import Predictions, with_unread
 from trainobs.fae.profile.profile import FAEProfile
 
 _HELD_OUT_RATIO = 0.25
@@ -70,38 +70,40 @@ def profile_of_counts(
     # Counts are by table: each is looked up as if by one feature of its own.
     by_table = by_one_feature(tables)
     made: dict[str, str | int | float] = {"source": "access counts", "inputs_counted": run.counted}
-    profile = profile_of(by_table, run.counts, run.counted, run.inputs, budget, confidence, made)
+    widened = partial(_with_room, run, by_table, budget)
+    profile = profile_of(
+        by_table, run.counts, run.counted, run.inputs, budget, confidence, made, widened
+    )
     named = tuple(
         replace(chosen, features=table.features)
         for chosen, table in zip(profile.tables, tables, strict=True)
     )
-    return replace(_with_room(profile, run, by_table, budget, confidence), tables=named)
+    return replace(profile, tables=named)
 
 
 def _with_room(
-    profile: FAEProfile,
     run: CountedRun,
     tables: Sequence[ModelTable],
     budget: int,
-    confidence: float,
-) -> FAEProfile:
-    """The same, with intervals that hold what steps may look up that were not counted."""
-    expected = profile.predictions
-    if expected is None or run.close is None:
-        return profile
+    expected: Predictions,
+    chosen: Choice,
+) -> Predictions:
+    """What is expected, with intervals that hold what steps look up that were not counted."""
+    if run.close is None:
+        return expected
     if not run.stands:
-        wholly_hot = [table.name for table in profile.tables if table.is_wholly_hot]
+        wholly_hot = [t.name for t in tables if len(chosen.hot_ids[t.name]) == t.row_count]
         _warn_of_steps("fewer counted steps, or less of them, than tell how they differ")
-        anything = replace(expected.with_unread(1.0, wholly_hot), unread_ratio=0.0)
-        return replace(profile, predictions=anything)
+        return replace(expected.with_unread(1.0, wholly_hot), unread_ratio=0.0)
     choice = choose(tables, run.close, budget)
+    confidence = expected.confidence
     most = predict(tables, choice, run.close, run.counted, run.inputs, confidence)
     lost = most.hot_lookup_ratio.value - expected.hot_lookup_ratio.value
     expected = expected.up_to(most, run.chosen_by)
     low, high = expected.hot_lookup_ratio[1:]
     if lost > STANDS_MAX or high - low > 2 * STANDS_MAX:
         _warn_of_steps(f"{percent(low)} to {percent(high)} of the lookups hot, in all steps")
-    return replace(profile, predictions=expected)
+    return expected
 
 
 def _warn_of_steps(found: str) -> None:
