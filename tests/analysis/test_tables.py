@@ -307,3 +307,11 @@ def test_a_slow_first_step_counts_once_in_the_time_of_forwards(tmp_path):
     assert time["forward_ns"] == (9e8 + 3 * 1e8) / 4  # and not 5e8, the mean of the two
     time = summary_of(write_run(tmp_path / "first", rows=rows[:1]))["embeddings"]["time"]
     assert time["forward_ns"] == 9e8
+
+
+def test_a_table_without_columns_takes_no_part_in_a_budget(tmp_path, counts):
+    path = write_run(tmp_path / "run", tables=(USER, replace(ITEM, row_bytes=0)), counts=counts)
+    skew = summary_of(path)["embeddings"]["skew"]
+    assert skew["tables"]["item"]["lookup_count"] == 0
+    assert [one["budget_bytes"] for one in skew["budgets"]] == [64, 640, 6400, 32_000]
+    assert skew["drift"] == []
