@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.access.arguments import check_ids, checked_tables
 from trainobs.access.dense import BYTES_PER_ROW, Dense
 from trainobs.access.file import CountsRecord, TableRecord, files_in, read, write
+from trainobs.access.given import check_ids, checked_tables
 from trainobs.access.input_sample import InputSample, Reservoir
-from trainobs.access.input_steps import CountedSteps, StepTally
+from trainobs.access.input_steps import CountedSteps, StepTotals
 from trainobs.access.plan import plan
 from trainobs.access.pool import BYTES_PER_ENTRY, CounterPool
 from trainobs.access.ranking import Ranking
@@ -223,7 +223,7 @@ class AccessCounts:
         lengths: NDArray[np.integer[Any]],
         *,
         epoch: int = 0,
-        tally: StepTally | None = None,
+        step_totals: StepTotals | None = None,
     ) -> None:
         """Offer the inputs of a batch to the sample. It counts nothing: that is what `add` does.
 
@@ -236,7 +236,7 @@ class AccessCounts:
             lengths: lookups of each key and input, of shape (keys, inputs).
             epoch: where the inputs belong. Of more than `EPOCHS_KEPT` epochs the first and the
                 latest are kept.
-            tally: of the step that they are of, where some steps of a run are counted.
+            step_totals: of the step that they are of, where some steps of a run are counted.
 
         Raises:
             SettingError: there is no such table, `ids` are no integers, or lengths and ids do not
@@ -261,7 +261,7 @@ class AccessCounts:
                 ids,
                 lengths.astype(np.int64, copy=False),
                 list(self._tables),
-                tally,
+                step_totals,
             )
 
     def inputs(self) -> dict[int, InputSample]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.access.input_steps import ALIKE_BYTES, STEP_BYTES, InputSteps, StepTally, joined
+from trainobs.access.input_steps import ALIKE_BYTES, STEP_BYTES, InputSteps, StepTotals, joined
 
 INPUT_BYTES = 56
 """Two numbers, and what it takes to put inputs in order."""
@@ -109,7 +109,7 @@ class Reservoir:
         ids: NDArray[np.integer[Any]],
         lengths: NDArray[np.int64],
         names: Sequence[str] = (),
-        tally: StepTally | None = None,
+        step_totals: StepTotals | None = None,
     ) -> None:
         """Take what is to be kept of a batch.
 
@@ -118,8 +118,8 @@ class Reservoir:
             tables: index of the table that each key looks up, (keys,).
             ids: rows, key after key, and input after input within a key.
             lengths: lookups of each key and input, (keys, inputs).
-            names: of the tables, for `tally`.
-            tally: of the step that the batch is of.
+            names: of the tables, for `step_totals`.
+            step_totals: of the step that the batch is of.
         """
         self.seen += len(draws)
         chosen = np.flatnonzero(draws < self.threshold)
@@ -128,7 +128,7 @@ class Reservoir:
         chosen = chosen[np.argsort(draws[chosen])]
         sizes = lengths[:, chosen].sum(axis=0)
         room = int(self._capacity_bytes * WAITING_SHARE)
-        total_bytes = np.cumsum(_bytes(sizes, tally is not None))
+        total_bytes = np.cumsum(_bytes(sizes, step_totals is not None))
         fits = int(np.searchsorted(total_bytes, room, "right"))
         if fits < len(chosen):
             self.threshold = float(draws[chosen[fits]])
@@ -139,9 +139,9 @@ class Reservoir:
         at = np.repeat(first - (np.cumsum(lookups) - lookups), lookups) + np.arange(lookups.sum())
         tables_of, rows = np.repeat(np.tile(tables, len(chosen)), lookups), ids[at]
         part = InputSample(draws[chosen], sizes, tables_of, rows.astype(np.int64, copy=False))
-        if tally is not None:
-            steps = np.full(len(chosen), tally.number)
-            alike = tally.of(names, part.tables, part.ids)
+        if step_totals is not None:
+            steps = np.full(len(chosen), step_totals.number)
+            alike = step_totals.of(names, part.tables, part.ids)
             part = replace(part, of_steps=InputSteps(steps, *alike))
         self._take(part)
 

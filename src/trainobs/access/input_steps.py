@@ -80,7 +80,7 @@ def joined(parts: Sequence[InputSteps | None]) -> InputSteps | None:
 
 
 @dataclass(frozen=True)
-class StepTally:
+class StepTotals:
     """What a step looked up.
 
     Attributes:

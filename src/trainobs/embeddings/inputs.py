@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access import AccessCounts
-from trainobs.access.input_steps import StepTally
+from trainobs.access.input_steps import StepTotals
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.embeddings.buffer import CallIds, LookupCall, host
 from trainobs.embeddings.step_lookups import rows_of_slots
@@ -29,7 +29,7 @@ def offer(
     tables: Sequence[EmbeddingTable],
     counts: AccessCounts,
     epoch: int,
-    tally: StepTally,
+    step_totals: StepTotals,
 ) -> None:
     """Offer the inputs of a step to the sample.
 
@@ -43,7 +43,7 @@ def offer(
         tables: the tables of the run.
         counts: what has the sample.
         epoch: the epoch of the step.
-        tally: what the step looked up.
+        step_totals: what the step looked up.
     """
     for batch in _batches(calls):
         slots = [slot for call in batch for slot in _slots(call)]
@@ -54,7 +54,7 @@ def offer(
                 np.concatenate([slot.ids for slot in slots]),
                 np.stack([slot.lengths for slot in slots]),
                 epoch=epoch,
-                tally=tally,
+                step_totals=step_totals,
             )
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainobs.access import AccessCounts
-from trainobs.access.input_steps import RowCounts, StepTally, step_number
+from trainobs.access.input_steps import RowCounts, StepTotals, step_number
 from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
 from trainobs.core.log import logger
 from trainobs.core.once import Once
@@ -100,7 +100,7 @@ class LookupTotals:
             for captured, one in zip(steps, asked, strict=True)
         ]
         sampled = np.array([bool(one.ids) for one in asked], dtype=bool)
-        tallies: dict[int, dict[str, RowCounts]] = {
+        totals_of: dict[int, dict[str, RowCounts]] = {
             step: {} for step in np.flatnonzero(sampled).tolist()
         }
         for place in np.flatnonzero(sampled[of]):
@@ -109,16 +109,16 @@ class LookupTotals:
             ids = asked[of[place]].ids.get(int(tables[place]))
             if ids is not None:
                 seen = self._fill(rows[place], ids, near[place])
-                tallies[of[place]][self._found.tables[tables[place]].info.name] = seen
+                totals_of[of[place]][self._found.tables[tables[place]].info.name] = seen
                 self._split_cached(rows[place], missed[of[place]][tables[place]])
         lay_times(rows, of, asked)
         infos = [table.info for table in self._found.tables]
-        for step, own in tallies.items():
-            tally = StepTally(step_number(steps[step].step, self._rank), own, self._before)
+        for step, own in totals_of.items():
+            step_totals = StepTotals(step_number(steps[step].step, self._rank), own, self._before)
             self._before = own
             if not asked[step].lost:
-                offer(asked[step].calls, infos, self._counts, epoch, tally)
-        self._counts.pass_steps(sum(any(one.asked) for one in asked), len(tallies))
+                offer(asked[step].calls, infos, self._counts, epoch, step_totals)
+        self._counts.pass_steps(sum(any(one.asked) for one in asked), len(totals_of))
         return rows
 
     def forget_bytes(self, tables: Sequence[int]) -> None:
