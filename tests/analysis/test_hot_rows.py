@@ -21,7 +21,13 @@ STEPS = 160
 HOT_BYTES = 640  # ten rows of the table
 
 
-def summary_of(path: Path, hot: np.ndarray[Any, Any], counts: AccessCounts | None = None) -> Any:
+def summary_of(
+    path: Path,
+    hot: np.ndarray[Any, Any],
+    counts: AccessCounts | None = None,
+    world_size: int = 1,
+    **others: np.ndarray[Any, Any],
+) -> Any:
     """A run whose steps look up 100 rows each, of which so many were hot; 80 were expected."""
     steps = len(hot)
     columns = {
@@ -31,9 +37,12 @@ def summary_of(path: Path, hot: np.ndarray[Any, Any], counts: AccessCounts | Non
         "fae__hot_bytes": np.full(steps, float(HOT_BYTES)),
         **{f"fae__{name}": np.ones(steps) for name in ("input_count", "saved_bytes", "sync_ns")},
         "step__duration_ns": np.full(steps, 1e9),
+        **others,
     }
     sink = RunLogSink(path, 0)
-    facts = info(tables=(USER,), capabilities={"embeddings": "on", "hot_rows": "on"})
+    facts = info(
+        tables=(USER,), world_size=world_size, capabilities={"embeddings": "on", "hot_rows": "on"}
+    )
     sink.begin(facts)
     before = {name: [0.0] for name in columns}
     sink.write(batch([SETUP], **before))
@@ -75,3 +84,33 @@ def test_what_other_rows_would_serve_is_that_of_the_runs_own_counts(tmp_path: Pa
     most = 10 * 99 / (10 * 99 + 990)
     assert summary["hot_rows"]["at_most_ratio"] == pytest.approx(most)
     assert "50 % at most of those counted by row, had the rows" in " ".join(render(summary).split())
+
+
+@pytest.mark.parametrize(
+    ("all_bytes", "most"), [(HOT_BYTES, 0.5), (2 * HOT_BYTES, 0.5 + 10 / 1980)]
+)
+def test_rows_that_each_rank_has_are_not_taken_for_others(
+    tmp_path: Path, all_bytes: int, most: float
+) -> None:
+    """Two ranks with ten rows each: the same ones, or twenty."""
+    counts = AccessCounts({"user": 1000}, seed=0)
+    counts.add("user", np.repeat(np.arange(1000), np.where(np.arange(1000) < 10, 99, 1)))
+    held = {"fae__all_hot_bytes": np.full(STEPS, float(all_bytes))}
+    hot = np.full(STEPS, 20.0)
+    summary = summary_of(tmp_path / "run", hot, counts, world_size=2, **held)
+    assert summary["hot_rows"]["at_most_ratio"] == pytest.approx(most)
+    older = summary_of(tmp_path / "older", hot, counts, world_size=2)
+    assert older["hot_rows"]["at_most_ratio"] is None
+
+
+def test_what_hot_rows_take_is_told_before_and_after_others_took_their_place(
+    tmp_path: Path,
+) -> None:
+    held = np.repeat([640.0, 1280.0], STEPS // 2)
+    summary = summary_of(tmp_path / "run", np.full(STEPS, 80.0), fae__hot_bytes=held)
+    assert summary["hot_rows"]["held"] == [
+        {"first_step": 0, "bytes": 640},
+        {"first_step": STEPS // 2, "bytes": 1280},
+    ]
+    page = " ".join(render(summary).split())
+    assert "640 B on the device from step 0 1.28 kB on the device from step 80" in page

@@ -28,17 +28,19 @@ ROWS = (
 )
 
 
-def write_run(path, rows=ROWS, tables=(USER, ITEM), counts=None, **columns):
-    """A run of four steps."""
+def write_run(path, rows=ROWS, tables=(USER, ITEM), counts=None, steps=(4, 4), **columns):
+    """A run of four steps; `steps`: how many looked rows up, and were counted."""
     columns = columns or {"step__duration_ns": [1e9] * 5}
     facts = info(tables=tables, capabilities={"embeddings": "on"})
-    steps = [SETUP, *range(len(next(iter(columns.values()))) - 1)]
-    record = replace(batch(steps, **columns), lookups=lookup_rows(*rows))
+    numbers = [SETUP, *range(len(next(iter(columns.values()))) - 1)]
+    record = replace(batch(numbers, **columns), lookups=lookup_rows(*rows))
     for sink in (RunLogSink(path, 0), EmbeddingsSink(path, 0)):
         sink.begin(facts)
         sink.write(record)
         sink.end({"outcome": "ok"})
     if counts:
+        if steps:
+            counts.pass_steps(*steps)
         counts_file(path, 0).parent.mkdir()
         counts.save(counts_file(path, 0))
     return path
@@ -217,7 +219,22 @@ def page_of(path) -> list[str]:
 def test_the_page_shows_skew_and_budgets(tmp_path, counts):
     page = [" ".join(line.split()) for line in page_of(write_run(tmp_path / "r", counts=counts))]
     assert "Skew of lookups Zipf from to rows: 50 % 90 % in bytes" in page
-    assert "Hottest rows that fit of tables lookups inputs from to" in page
+    assert "Hottest rows that fit of tables lookups from to inputs from to" in page
+
+
+@pytest.mark.parametrize("steps", [None, (4, 2)])
+def test_of_some_steps_that_say_nothing_of_themselves_nothing_is_told(tmp_path, counts, steps):
+    """Counts of an older trainobs, in a run of which two steps of four are sampled."""
+    path = write_run(tmp_path / "run", counts=counts, steps=steps)
+    skew = summary_of(path)["embeddings"]["skew"]
+    assert skew["of_some_steps"]
+    assert {one["lookup_ratio"] for one in skew["budgets"]} == {None}
+    assert {one["all_hot"]["value"] for one in skew["budgets"]} == {None}
+    assert (skew["drift"], skew["tables"]["user"]["zipf"]["exponent"]) == ([], None)
+    page = " ".join("\n".join(page_of(path)).split())
+    assert "rows, and their bytes: at least, since other steps look up others" in page
+    assert "not known: no whole inputs are known, with which steps could be compared" in page
+    assert "Zipf not known: too few steps were counted, or no whole inputs are known" in page
 
 
 def test_damaged_counts_are_told_and_the_rest_is_read(tmp_path, counts):
@@ -290,3 +307,11 @@ def test_a_slow_first_step_counts_once_in_the_time_of_forwards(tmp_path):
     assert time["forward_ns"] == (9e8 + 3 * 1e8) / 4  # and not 5e8, the mean of the two
     time = summary_of(write_run(tmp_path / "first", rows=rows[:1]))["embeddings"]["time"]
     assert time["forward_ns"] == 9e8
+
+
+def test_a_table_without_columns_takes_no_part_in_a_budget(tmp_path, counts):
+    path = write_run(tmp_path / "run", tables=(USER, replace(ITEM, row_bytes=0)), counts=counts)
+    skew = summary_of(path)["embeddings"]["skew"]
+    assert skew["tables"]["item"]["lookup_count"] == 0
+    assert [one["budget_bytes"] for one in skew["budgets"]] == [64, 640, 6400, 32_000]
+    assert skew["drift"] == []

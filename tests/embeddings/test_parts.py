@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import tracemalloc
 
@@ -99,16 +100,38 @@ def test_a_grid_of_parts_is_read_cell_by_cell():
     assert cells.bytes[:, TIERS.index("remote")].tolist() == [8, 16]
 
 
-def test_one_step_in_so_many_is_sampled():
-    interval = SamplingInterval(3)
-    assert [interval.choose() for _ in range(7)] == [True, False, False, True, False, False, True]
+@pytest.mark.parametrize("every", [1, 3, 17])
+def test_one_step_of_each_stride_is_sampled_and_any_as_often(every):
+    interval = SamplingInterval(every)
+    chosen = np.array([interval.choose() for _ in range(1000 * every)]).reshape(1000, every)
+    assert (chosen.sum(axis=1) == 1).all()
+    expected = 1000 / every
+    assert (np.abs(chosen.sum(axis=0) - expected) <= 4 * np.sqrt(expected)).all()
     interval.stepped(1e6)
     interval.sampled(1e9)
-    assert interval.every == 3
+    assert interval.every == every
+
+
+def test_sampling_is_the_same_each_time_and_another_on_each_rank():
+    torch.manual_seed(0), np.random.seed(0), random.seed(0)
+    before = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    runs = [SamplingInterval(17, rank) for rank in (0, 0, 1)]
+    first, again, other = ([one.choose() for _ in range(500)] for one in runs)
+    assert first == again != other
+    after = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+
+
+@pytest.mark.parametrize("period", [2, 8, 17, 34])
+def test_a_kind_of_batch_that_comes_at_each_so_many_steps_is_sampled_as_often(period):
+    interval = SamplingInterval(17)
+    kinds = [step % period == 0 for step in range(17 * 2000) if interval.choose()]
+    assert np.mean(kinds) == pytest.approx(1 / period, abs=4 * np.sqrt(1 / period / 2000))
 
 
 @pytest.mark.parametrize(
-    ("cost_ns", "every"), [(1e3, DENSEST), (10e6, 51), (1e6 * 999, SPARSEST), (1e12, SPARSEST)]
+    ("cost_ns", "every"), [(1e3, DENSEST), (10e6, 50), (1e6 * 999, SPARSEST), (1e12, SPARSEST)]
 )
 def test_automatic_sampling_keeps_to_its_budget(cost_ns, every):
     interval = SamplingInterval()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -17,7 +16,9 @@ from numpy.typing import NDArray
 
 from trainobs.access.dense import BYTES_PER_ROW, Dense
 from trainobs.access.file import CountsRecord, TableRecord, files_in, read, write
+from trainobs.access.given import check_ids, checked_tables
 from trainobs.access.input_sample import InputSample, Reservoir
+from trainobs.access.input_steps import CountedSteps, StepTotals
 from trainobs.access.plan import plan
 from trainobs.access.pool import BYTES_PER_ENTRY, CounterPool
 from trainobs.access.ranking import Ranking
@@ -66,7 +67,7 @@ class AccessCounts:
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         seed: int | None = None,
     ) -> None:
-        checked = _checked(tables)
+        checked = checked_tables(tables)
         self.budget_bytes = check_whole(budget_bytes, "budget_bytes", 0)
         self._begin(checked)
         self._random = np.random.default_rng(None if seed is None else check_whole(seed, "seed", 0))
@@ -83,12 +84,28 @@ class AccessCounts:
         self._totals = dict.fromkeys(tables, 0)
         self._outside = dict.fromkeys(tables, 0)
         self._merged_errors = dict.fromkeys(tables, 0)
+        self._steps: CountedSteps | None = None
         self._reservoirs: dict[int, Reservoir] = {}
 
     @property
     def tables(self) -> Mapping[str, int]:
         """Name -> number of rows."""
         return MappingProxyType(self._tables)
+
+    @property
+    def steps(self) -> CountedSteps | None:
+        """How many steps looked rows up, and how many of them were counted; None: not told."""
+        return self._steps
+
+    @property
+    def is_of_some_steps(self) -> bool:
+        """Whether other steps, which were not counted, looked rows up, too."""
+        return self._steps is not None and self._steps.counted < self._steps.passed
+
+    def pass_steps(self, passed: int, counted: int) -> None:
+        """Say that so many more steps looked rows up, and how many of them were counted."""
+        before = self._steps or CountedSteps(0, 0)
+        self._steps = CountedSteps(before.passed + passed, before.counted + counted)
 
     @property
     def counter_bytes(self) -> int:
@@ -117,7 +134,7 @@ class AccessCounts:
                 integers.
         """
         self._row_count(table)
-        _check_ids(f"cannot count lookups of table {table!r}", ids)
+        check_ids(f"cannot count lookups of table {table!r}", ids)
         for first in range(0, len(ids if at is None else at), PIECE):
             piece = slice(first, first + PIECE)
             if at is None:
@@ -206,6 +223,7 @@ class AccessCounts:
         lengths: NDArray[np.integer[Any]],
         *,
         epoch: int = 0,
+        step_totals: StepTotals | None = None,
     ) -> None:
         """Offer the inputs of a batch to the sample. It counts nothing: that is what `add` does.
 
@@ -218,12 +236,13 @@ class AccessCounts:
             lengths: lookups of each key and input, of shape (keys, inputs).
             epoch: where the inputs belong. Of more than `EPOCHS_KEPT` epochs the first and the
                 latest are kept.
+            step_totals: of the step that they are of, where some steps of a run are counted.
 
         Raises:
             SettingError: there is no such table, `ids` are no integers, or lengths and ids do not
                 fit each other.
         """
-        _check_ids("cannot sample the inputs of a batch", ids)
+        check_ids("cannot sample the inputs of a batch", ids)
         whole = lengths.ndim == 2 and len(lengths) == len(tables) and lengths.sum() == len(ids)
         if not whole or lengths.min(initial=0) < 0:
             raise SettingError(
@@ -241,6 +260,8 @@ class AccessCounts:
                 np.array([index[table] for table in tables], np.int32),
                 ids,
                 lengths.astype(np.int64, copy=False),
+                list(self._tables),
+                step_totals,
             )
 
     def inputs(self) -> dict[int, InputSample]:
@@ -310,7 +331,7 @@ class AccessCounts:
         for name, rows in self._tables.items():
             numbers = (rows, self._totals[name], self._outside[name], self.error(name))
             tables[name] = TableRecord(partial(self.blocks, name), *numbers)
-        return CountsRecord(self.budget_bytes, tables, self.samples())
+        return CountsRecord(self.budget_bytes, tables, self.samples(), self._steps)
 
     def _merge(self, other: CountsRecord) -> None:
         theirs = other.row_counts
@@ -323,11 +344,17 @@ class AccessCounts:
                 )
         if not theirs.keys() <= self._tables.keys():
             before = copy(self)._record()
-            self._begin(_checked({**self._tables, **theirs}))
+            self._begin(checked_tables({**self._tables, **theirs}))
             self._absorb(before)
         self._absorb(other)
 
     def _absorb(self, other: CountsRecord) -> None:
+        if self._steps is None and not any(self._totals.values()):
+            self._steps = other.steps
+        elif self._steps is None or other.steps is None:
+            self._steps = None
+        else:
+            self.pass_steps(*other.steps)
         for name, table in other.tables.items():
             self._totals[name] += table.total
             self._outside[name] += table.outside
@@ -366,33 +393,3 @@ class AccessCounts:
                 reservoir.resize(share)
             self._reservoirs[epoch] = Reservoir(share)
         return self._reservoirs[epoch]
-
-
-def _checked(tables: Mapping[str, int]) -> dict[str, int]:
-    if not isinstance(tables, Mapping):
-        raise SettingError(
-            "cannot count accesses",
-            f"{a_type(tables)} in the place of tables",
-            "give a mapping of each table's name to its number of rows",
-        )
-    try:
-        checked: dict[str, int] | None = {n: operator.index(r) for n, r in tables.items()}
-    except TypeError:
-        checked = None
-    if checked is None or min(checked.values(), default=0) < 0 or sum(checked.values()) >= 1 << 63:
-        raise SettingError(
-            "cannot count accesses to tables of these sizes",
-            ", ".join(f"{name}: {rows}" for name, rows in tables.items()),
-            "give the number of rows of each table, together less than 2^63",
-        )
-    return checked
-
-
-def _check_ids(failed: str, ids: Any) -> None:
-    if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu":
-        return
-    if isinstance(ids, np.ndarray):
-        found = f"an array of shape {ids.shape} and type {ids.dtype}"
-    else:
-        found = a_type(ids)
-    raise SettingError(failed, found, "give a one-dimensional NumPy array of integers")

@@ -3,7 +3,7 @@
 meta.npy             JSON: schema, budget, and for each table its name, rows, total, ...
 rows-N.npy           of table N: ids that were looked up; missing if `counts-N` has every row
 counts-N.npy         of table N: their counts
-inputs-N-WHAT.npy    of the Nth epoch: what `InputSample` holds
+inputs-N-WHAT.npy    of the Nth epoch: what `InputSample` holds; columns of steps where it has any
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.input_sample import InputSample
+from trainobs.access.input_steps import CountedSteps, InputSteps
 from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids, blocks_of
 from trainobs.core.errors import AccessCountsError, shown
 from trainobs.core.files import npz_members, replacing
@@ -29,6 +30,7 @@ SCHEMA = 1
 FOLDER = "access-counts"
 RANK_FILE = re.compile(r"rank=\d+\.npz")
 SAMPLE_COLUMNS = {"draws": "<f8", "sizes": "<i8", "tables": "<i4", "ids": "<i8"}
+STEP_COLUMNS = {"steps": "<i8", "own": "<u4", "near": "<f4"}
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,13 @@ class CountsRecord:
         budget_bytes: memory that they were allowed.
         tables: by name.
         samples: epoch -> sampled inputs, and the draw below which all of them are.
+        steps: how many looked rows up, and how many were counted; None: not known.
     """
 
     budget_bytes: int
     tables: Mapping[str, TableRecord]
     samples: Mapping[int, tuple[InputSample, float]]
+    steps: CountedSteps | None = None
 
     @property
     def row_counts(self) -> dict[str, int]:
@@ -84,8 +88,13 @@ def write(record: CountsRecord, path: Path) -> None:
         for at, table in enumerate(record.tables.values()):
             _write_counts(archive, at, table.row_count, table.blocks)
         for at, (sample, _) in enumerate(record.samples.values()):
-            for column, kind in SAMPLE_COLUMNS.items():
-                array = getattr(sample, column)
+            columns: list[tuple[Any, dict[str, str]]] = [(sample, SAMPLE_COLUMNS)]
+            columns += [] if sample.of_steps is None else [(sample.of_steps, STEP_COLUMNS)]
+            for column, kind, array in (
+                (column, kind, getattr(of, column))
+                for of, kinds in columns
+                for column, kind in kinds.items()
+            ):
                 pieces = np.array_split(array, len(array) // BLOCK_ROWS + 1)
                 _write_array(archive, f"inputs-{at}-{column}", kind, len(array), pieces)
 
@@ -110,6 +119,7 @@ def _write_meta(archive: zipfile.ZipFile, record: CountsRecord) -> None:
         "budget_bytes": record.budget_bytes,
         "tables": tables,
         "epochs": epochs,
+        "steps": record.steps,
     }
     text = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     _write_array(archive, "meta", "|u1", len(text), [text])
@@ -213,11 +223,31 @@ def _record(meta: dict[str, Any], archive: Mapping[str, NDArray[Any]]) -> Counts
     samples = {}
     for at, about in enumerate(meta["epochs"]):
         columns = {column: archive[f"inputs-{at}-{column}"] for column in SAMPLE_COLUMNS}
-        sample = InputSample(**columns, seen=_whole(about["seen"]))
+        sample = InputSample(
+            **columns, seen=_whole(about["seen"]), of_steps=_of_steps(archive, at, columns)
+        )
         threshold = float(about["threshold"])
         _check_sample(sample, threshold, len(tables))
         samples[_whole(about["epoch"])] = (sample, threshold)
-    return CountsRecord(_whole(meta["budget_bytes"]), tables, samples)
+    steps = meta.get("steps")  # an older trainobs did not say
+    counted = None if steps is None else CountedSteps(*map(_whole, steps))
+    return CountsRecord(_whole(meta["budget_bytes"]), tables, samples, counted)
+
+
+def _of_steps(
+    archive: Mapping[str, NDArray[Any]], at: int, columns: Mapping[str, NDArray[Any]]
+) -> InputSteps | None:
+    """Which steps the Nth epoch's inputs are of; None where the file does not say."""
+    if f"inputs-{at}-steps" not in archive:
+        return None
+    found = InputSteps(*(archive[f"inputs-{at}-{column}"] for column in STEP_COLUMNS))
+    kinds = [found.steps.dtype.str, found.own.dtype.str, found.near.dtype.str]
+    sound = kinds == list(STEP_COLUMNS.values())
+    sound &= len(found.steps) == len(columns["draws"])
+    sound &= len(found.own) == len(found.near) == len(columns["ids"])
+    if not sound:
+        raise ValueError("the steps of sampled inputs contradict themselves")
+    return found
 
 
 def _whole(value: object) -> int:

@@ -9,11 +9,14 @@ E. Cohen and H. Kaplan, Summarizing data using bottom-k sketches, PODC 2007).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trainobs.access.input_steps import ALIKE_BYTES, STEP_BYTES, InputSteps, StepTotals, joined
 
 INPUT_BYTES = 56
 """Two numbers, and what it takes to put inputs in order."""
@@ -37,6 +40,7 @@ class InputSample:
             `AccessCounts.tables`.
         ids: row of each lookup; it may be outside its table.
         seen: inputs that the sample was taken from.
+        of_steps: which steps they are of, where all were offered with it.
     """
 
     draws: NDArray[np.float64]
@@ -44,11 +48,13 @@ class InputSample:
     tables: NDArray[np.int32]
     ids: NDArray[np.int64]
     seen: int = 0
+    of_steps: InputSteps | None = None
 
     @classmethod
     def empty(cls) -> InputSample:
         """No inputs."""
-        return cls(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))
+        columns = np.empty(0), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64)
+        return cls(*columns, of_steps=InputSteps.empty())
 
     def __len__(self) -> int:
         return len(self.draws)
@@ -71,14 +77,14 @@ class InputSample:
     def where(self, keep: NDArray[np.bool_]) -> InputSample:
         """Those inputs for which `keep` is true."""
         lookups = np.repeat(keep, self.sizes)
-        return InputSample(
-            self.draws[keep], self.sizes[keep], self.tables[lookups], self.ids[lookups], self.seen
-        )
+        kept = self.draws[keep], self.sizes[keep], self.tables[lookups], self.ids[lookups]
+        of_steps = None if self.of_steps is None else self.of_steps.where(keep, lookups)
+        return InputSample(*kept, self.seen, of_steps)
 
     @property
     def nbytes(self) -> int:
         """Memory it takes, and takes for a moment when something is added."""
-        return len(self.draws) * INPUT_BYTES + len(self.ids) * LOOKUP_BYTES
+        return int(_bytes(self.sizes, self.of_steps is not None).sum())
 
 
 class Reservoir:
@@ -102,6 +108,8 @@ class Reservoir:
         tables: NDArray[np.int32],
         ids: NDArray[np.integer[Any]],
         lengths: NDArray[np.int64],
+        names: Sequence[str] = (),
+        step_totals: StepTotals | None = None,
     ) -> None:
         """Take what is to be kept of a batch.
 
@@ -110,6 +118,8 @@ class Reservoir:
             tables: index of the table that each key looks up, (keys,).
             ids: rows, key after key, and input after input within a key.
             lengths: lookups of each key and input, (keys, inputs).
+            names: of the tables, for `step_totals`.
+            step_totals: of the step that the batch is of.
         """
         self.seen += len(draws)
         chosen = np.flatnonzero(draws < self.threshold)
@@ -118,7 +128,8 @@ class Reservoir:
         chosen = chosen[np.argsort(draws[chosen])]
         sizes = lengths[:, chosen].sum(axis=0)
         room = int(self._capacity_bytes * WAITING_SHARE)
-        fits = int(np.searchsorted(np.cumsum(sizes * LOOKUP_BYTES + INPUT_BYTES), room, "right"))
+        total_bytes = np.cumsum(_bytes(sizes, step_totals is not None))
+        fits = int(np.searchsorted(total_bytes, room, "right"))
         if fits < len(chosen):
             self.threshold = float(draws[chosen[fits]])
             chosen, sizes = chosen[:fits], sizes[:fits]
@@ -126,14 +137,13 @@ class Reservoir:
         lookups = lengths[:, chosen].T.ravel()  # input after input now
         first = begins[:, chosen].T.ravel()
         at = np.repeat(first - (np.cumsum(lookups) - lookups), lookups) + np.arange(lookups.sum())
-        self._take(
-            InputSample(
-                draws[chosen],
-                sizes,
-                np.repeat(np.tile(tables, len(chosen)), lookups),
-                ids[at].astype(np.int64, copy=False),
-            )
-        )
+        tables_of, rows = np.repeat(np.tile(tables, len(chosen)), lookups), ids[at]
+        part = InputSample(draws[chosen], sizes, tables_of, rows.astype(np.int64, copy=False))
+        if step_totals is not None:
+            steps = np.full(len(chosen), step_totals.number)
+            alike = step_totals.of(names, part.tables, part.ids)
+            part = replace(part, of_steps=InputSteps(steps, *alike))
+        self._take(part)
 
     def absorb(self, sample: InputSample, threshold: float) -> None:
         """Make one sample of this and another, of other inputs."""
@@ -164,27 +174,47 @@ class Reservoir:
         draws = np.concatenate([part.draws for part in self._parts])
         sizes = np.concatenate([part.sizes for part in self._parts])
         order = np.argsort(draws)
-        total_bytes = np.cumsum(sizes[order] * LOOKUP_BYTES + INPUT_BYTES)
+        has_steps = all(part.of_steps is not None for part in self._parts)
+        total_bytes = np.cumsum(_bytes(sizes[order], has_steps))
         room = int(self._capacity_bytes * KEPT_SHARE)
         fits = int(np.searchsorted(total_bytes, room, "right"))
         if fits < len(order):
             self.threshold = min(self.threshold, float(draws[order[fits]]))
         for at, part in enumerate(self._parts):  # one by one, so that each is freed at once
             self._parts[at] = part.where(part.draws < self.threshold)
-        parts = self._parts
-        columns = ("draws", "sizes", "tables", "ids")
-        joined: dict[str, Any] = {
-            c: np.concatenate([getattr(part, c) for part in parts]) for c in columns
-        }
-        self._parts = [InputSample(**joined)]
+        self._parts = [joined_samples(self._parts)]
         self._waiting_bytes = 0
 
 
-def may_share(one: InputSample, other: InputSample) -> bool:
+def joined_samples(samples: Sequence[InputSample]) -> InputSample:
+    """The inputs of all samples, one sample after the other."""
+    parts = [*samples, InputSample.empty()]
+    columns = ("draws", "sizes", "tables", "ids")
+    kept: dict[str, Any] = {
+        c: np.concatenate([getattr(part, c) for part in parts]) for c in columns
+    }
+    seen = sum(part.seen for part in parts)
+    return InputSample(**kept, seen=seen, of_steps=joined([part.of_steps for part in parts]))
+
+
+def _bytes(sizes: NDArray[np.int64], has_steps: bool) -> NDArray[np.int64]:
+    """What inputs with so many lookups take each."""
+    of_input, of_lookup = INPUT_BYTES, LOOKUP_BYTES
+    if has_steps:
+        of_input, of_lookup = of_input + STEP_BYTES, of_lookup + ALIKE_BYTES
+    return sizes * of_lookup + of_input
+
+
+def may_share(one: InputSample, other: InputSample, seen_ratio: float = 1.0) -> bool:
     """Whether two epochs may have had the same inputs.
 
     They are told by their lookups. Some are the same by chance: as many as in one epoch. Where the
     samples are so small that of the same data they would hardly share any, nobody can tell.
+
+    Args:
+        one: sample of an epoch.
+        other: of another.
+        seen_ratio: share of the inputs of an epoch that its sample was taken from.
     """
     few, many = sorted((one, other), key=len)
     if not len(few):
@@ -194,5 +224,5 @@ def may_share(one: InputSample, other: InputSample) -> bool:
     chance = len(few) * float(of_each[of_each > 1].sum()) / len(many)
     if abs(shared - chance) > SURE * np.sqrt(shared + 2 * chance):  # these come two at a time
         return bool(shared > chance)
-    same = (len(few) - chance) * len(many) / max(many.seen, len(many))
+    same = (len(few) - chance) * len(many) / max(many.seen, len(many)) * seen_ratio
     return bool(same <= SURE * np.sqrt(same + 2 * chance))

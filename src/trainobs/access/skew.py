@@ -17,6 +17,8 @@ FITTED_ROWS_MIN = 30
 """Fewer say nothing about an exponent."""
 FITTED_COUNT_MIN = 10
 """Below that a count says more about chance than about its row."""
+TOGETHER_MAX = 1.5
+"""Where more lookups of a row come together, what comes when decides what its count is."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def working_set_rows(spectrum: Spectrum, share: float) -> float:
     return rows_before + min(max(math.ceil(missing - 1e-9), 0), int(spectrum.rows[at]))
 
 
-def zipf(spectrum: Spectrum, confidence: float = 0.95) -> Zipf:
+def zipf(spectrum: Spectrum, confidence: float = 0.95, together: float = 1.0) -> Zipf:
     """The exponent of Zipf's law, by maximum likelihood over the rows looked up most.
 
     A regression of counts on ranks is biased, since the ranks come from the counts (C. Pilgrim and
@@ -102,18 +104,28 @@ def zipf(spectrum: Spectrum, confidence: float = 0.95) -> Zipf:
     the error of a sketch, and a count that at most half of the rows reach. Where the table ends so
     close below m that chance carries its last rows over it, this is a quarter, an eighth, ...
 
+    Args:
+        spectrum: of a table.
+        confidence: of the interval.
+        together: lookups of a row that come at a time, see `lookups_together`: a count is taken for
+            so many fewer independent ones.
+
     Returns:
-        NaN where fewer than `FITTED_ROWS_MIN` rows are left, as for rows that are all looked up
-        alike. The interval comes from the curvature of the likelihood. It takes the rows for a draw
-        from a population: other items, or another period. For exactly these rows it is too wide.
-        With a sketch it also holds what its error can do.
+        NaN where more than `TOGETHER_MAX` come at a time, or nobody knows how many, and where fewer
+        than `FITTED_ROWS_MIN` rows are left, as for rows that are all looked up alike. The interval
+        comes from the curvature of the likelihood. It takes the rows for a draw from a population:
+        other items, or another period. For exactly these rows it is too wide. With a sketch it also
+        holds what its error can do.
 
     Notes:
         Real tables follow the law over a part of their ranks only; `access_curve` tells more.
     """
+    if not together <= TOGETHER_MAX:
+        return Zipf(UNKNOWN, 0, 0)
     limit = spectrum.row_count // 2
+    fitted_min = math.ceil(FITTED_COUNT_MIN * together)
     while True:
-        count_min = max(FITTED_COUNT_MIN, 10 * spectrum.error, _reached_by(spectrum, limit))
+        count_min = max(fitted_min, 10 * spectrum.error, _reached_by(spectrum, limit))
         head = spectrum.counts >= count_min
         row_count = int(spectrum.rows[head].sum())
         if row_count < FITTED_ROWS_MIN or np.count_nonzero(head) < 2:
@@ -121,12 +133,13 @@ def zipf(spectrum: Spectrum, confidence: float = 0.95) -> Zipf:
         counts = spectrum.counts[head].astype(np.float64)
         rows = spectrum.rows[head].astype(np.float64)
         exact, *rest = (
-            _fit(counts + shift, rows, count_min + shift, confidence)
+            _fit((counts + shift) / together, rows, (count_min + shift) / together, confidence)
             for shift in sorted({0, spectrum.error})
         )
         # By the law the table's last row has this part of the rate of the last that is fitted.
         last = count_min * (row_count / spectrum.row_count) ** exact.value
-        if count_min - last >= _reach(row_count / spectrum.row_count) * math.sqrt(last):
+        spread = math.sqrt(last * together)
+        if count_min - last >= _reach(row_count / spectrum.row_count) * spread:
             return Zipf(_hull(exact, *rest), row_count, count_min)
         limit = min(limit, row_count) // 2
 
@@ -151,7 +164,7 @@ def _hull(*fits: Interval) -> Interval:
 
 
 def _fit(
-    counts: NDArray[np.float64], rows: NDArray[np.float64], count_min: int, confidence: float
+    counts: NDArray[np.float64], rows: NDArray[np.float64], count_min: float, confidence: float
 ) -> Interval:
     """The root of the likelihood's derivative in s = 1 / a, which only falls."""
 

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainobs.core.catalogue.hot_rows import SHARES
-from trainobs.core.quotients import Quotient
+from trainobs.core.quotients import Floats, Quotient
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 
@@ -18,12 +19,16 @@ PARTS = 8
 LEAST_STEPS = 20
 """Steps of a part: pure and mixed ones come in turn, so that few of them say little."""
 
+_HELD = "fae/hot_bytes"
 _HOT, _DRIFT = SHARES["fae/hot_lookup_ratio"], SHARES["fae/drift_ratio"]
 
 
-def hot_bytes(rank: RankLog) -> int | None:
-    """Bytes of a device's hot rows, with optimizer state, at most in the run; None without any."""
-    held = rank.metric("fae/hot_bytes")
+def all_hot_bytes(rank: RankLog, world_size: int) -> int | None:
+    """Bytes of all hot rows, each once, with optimizer state, at most in the run.
+
+    None without any, and of several ranks in a log that does not say what all of them have.
+    """
+    held = rank.metric(_HELD if world_size == 1 else "fae/all_hot_bytes")
     known = held[np.isfinite(held)]
     return int(known.max()) if len(known) else None
 
@@ -36,12 +41,14 @@ def hot_rows(rank: RankLog, embeddings: dict[str, Any] | None) -> dict[str, Any]
         embeddings: see `analysis.tables.embeddings`.
 
     Returns:
-        `parts`: of the run, each with its `first_step` and `last_step`, the `hot_lookup_ratio` and
-        the `drift_ratio`. `at_most_ratio`: what the rows that this run looked up most served of
-        the lookups that were counted, in as many bytes on every rank, if they had no optimizer
+        `held`: what hot rows take on the device, as `bytes` from `first_step` on: again where they
+        were given up for others that take more or less. `parts`: of the run, each with its
+        `first_step` and `last_step`, the `hot_lookup_ratio` and the `drift_ratio`.
+        `at_most_ratio`: what the rows that this run looked up most served of
+        the lookups that were counted, in as many bytes over all ranks, if they had no optimizer
         state: no rows that stay the same served more. What is unknown is None.
     """
-    sums = rank.metrics({*_HOT[:2], *_DRIFT[:2]})
+    sums = rank.metrics({*_HOT[:2], *_DRIFT[:2], _HELD})
     steps = np.flatnonzero((rank.step() != SETUP) & (sums[_HOT.whole] > 0))
     if not len(steps):
         return None
@@ -49,6 +56,7 @@ def hot_rows(rank: RankLog, embeddings: dict[str, Any] | None) -> dict[str, Any]
     numbers = rank.step()
     skew = (embeddings or {}).get("skew") or {}
     return {
+        "held": _held(sums[_HELD][steps], numbers[steps]),
         "parts": [
             {
                 "first_step": int(numbers[part[0]]),
@@ -60,6 +68,13 @@ def hot_rows(rank: RankLog, embeddings: dict[str, Any] | None) -> dict[str, Any]
         ],
         "at_most_ratio": (skew.get("hot_bytes") or {}).get("at_most_ratio"),
     }
+
+
+def _held(held: Floats, numbers: NDArray[np.int64]) -> list[dict[str, int]]:
+    known = np.isfinite(held)
+    held, numbers = held[known], numbers[known]
+    begins = np.flatnonzero(np.diff(held, prepend=-1.0))
+    return [{"first_step": int(numbers[at]), "bytes": int(held[at])} for at in begins]
 
 
 def _of(quotient: Quotient, sums: dict[str, Any], part: Any) -> float | None:

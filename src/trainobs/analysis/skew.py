@@ -12,7 +12,8 @@ import numpy as np
 
 from trainobs.access import AccessCounts
 from trainobs.access.hot import drift, most_served, served_by_hot_rows
-from trainobs.access.skew import served_share, working_set_rows, zipf
+from trainobs.access.skew import TOGETHER_MAX, served_share, working_set_rows, zipf
+from trainobs.access.together import lookups_together
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.quotients import Interval
 from trainobs.runlog.schema import COUNTS_DIR
@@ -52,13 +53,17 @@ def skew(
 
     Returns:
         `tables`: name -> `lookup_count` (that the counts are of), `outside_count`, `error_count`
-        (by which a count may be too low), `served`: share of rows -> share of lookups of the
-        hottest (`low`, `high`), `working_set`: share of lookups -> fewest `rows` that serve it,
-        and `zipf` (`exponent`, `low`, `high` at 95 %, `row_count`, `count_min`).
+        (by which a count may be too low), `served`: share of rows -> share of the lookups counted
+        of the hottest (`low`, `high`), `working_set`: share of these -> fewest `rows` that serve
+        it, and `zipf` (`exponent`, `low`, `high` at 95 %, `row_count`, `count_min`, and `why` it is
+        not known, where the counted steps do not stand for the others).
         `budgets`: for each, `budget_bytes`, whether a row of every table fits (`holds_rows`), its
         `table_ratio` of all bytes, and what the hottest
-        rows over all tables serve within it: `lookup_ratio`, and `all_hot` of the sampled inputs
-        (`value`, `low`, `high` at 95 %, `inputs`), as `trainobs.access.hot.ServedShares` has it.
+        rows over all tables serve within it: `lookup_ratio`, with its bounds in `lookups`, and
+        `all_hot` of the sampled inputs (`value`, `low`, `high` at 95 %, `inputs`), and `why` one of
+        them is not known, as `trainobs.access.hot.ServedShares` has it.
+        `of_some_steps`: whether others, that looked rows up too, were not counted: then all rows of
+        the working set are at least so many, and what `served` has is at most so much.
         `hot_bytes`: for a budget of so many bytes (`budget_bytes`), of which rows take their
         weights alone, the `at_most_ratio` of the lookups counted that any rows serve; None without
         hot rows.
@@ -67,10 +72,12 @@ def skew(
         What is unknown is None.
     """
     known = {table.name: table for table in tables if table.name in counts.tables}
-    row_bytes = {name: table.row_bytes for name, table in known.items()}
+    # What takes no bytes takes no part in a budget.
+    row_bytes = {name: table.row_bytes for name, table in known.items() if table.row_bytes}
     total_bytes = sum(table.row_count * table.row_bytes for table in known.values())
     budgets = [(ratio, int(ratio * total_bytes)) for ratio in BUDGETS]
     return {
+        "of_some_steps": counts.is_of_some_steps,
         "tables": {name: _of_table(counts, name) for name in known},
         "budgets": [_of_budget(counts, row_bytes, *one) for one in budgets if one[1]],
         "hot_bytes": {
@@ -86,7 +93,8 @@ def skew(
 def _of_table(counts: AccessCounts, name: str) -> dict[str, Any]:
     spectrum = counts.spectrum(name)
     served = served_share(spectrum, np.array(HOTTEST) * spectrum.row_count)
-    law = zipf(spectrum)
+    together = lookups_together(counts, name)
+    law = zipf(spectrum, together=together)
     return {
         "lookup_count": counts.total(name),
         "outside_count": counts.outside(name),
@@ -102,8 +110,16 @@ def _of_table(counts: AccessCounts, name: str) -> dict[str, Any]:
             "high": _number(law.exponent.high),
             "row_count": law.row_count,
             "count_min": law.count_min,
+            "why": _why_no_law(together),
         },
     }
+
+
+def _why_no_law(together: float) -> str | None:
+    """Why counts of the steps that were counted tell no exponent; None where they do."""
+    if math.isnan(together):
+        return "too few steps were counted, or no whole inputs are known in them"
+    return None if together <= TOGETHER_MAX else "steps look up other rows at other times"
 
 
 def _of_budget(
@@ -115,9 +131,11 @@ def _of_budget(
         "holds_rows": budget_bytes >= max(row_bytes.values()),
         "table_ratio": ratio,
         "lookup_ratio": _number(served.lookup_ratio),
+        "lookups": _interval(served.lookups),
         "all_hot": {**_interval(served.all_hot), "inputs": served.input_count}
         if served.input_count
         else None,
+        "why": served.why,
     }
 
 
@@ -128,7 +146,8 @@ def _drift(
         return []
     found = []
     for (one, before), (other, after) in pairwise(sorted(counts.inputs().items())):
-        loss = drift(before, after, counts.tables, row_bytes, budget_bytes)
+        by_steps = counts.is_of_some_steps
+        loss = drift(before, after, counts.tables, row_bytes, budget_bytes, by_steps=by_steps)
         if not math.isnan(loss.value):
             found.append({"from": one, "to": other, **_interval(loss)})
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainobs.analysis.hot_rows import hot_bytes
+from trainobs.analysis.hot_rows import all_hot_bytes
 from trainobs.analysis.lookup_time import explained
 from trainobs.analysis.skew import load_counts, skew
 from trainobs.analysis.table_lookups import TableLookups
@@ -36,23 +36,22 @@ def embeddings(run: RunLog, rank: RankLog, lookups: TableLookups) -> dict[str, A
         "steps": lookups.step_count,
         "sampled_steps": lookups.sampled_count,
         "time": _time(rank, lookups),
-        "skew": _skew(run, rank),
+        "skew": _skew(run, rank, lookups),
     }
 
 
-def _skew(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
+def _skew(run: RunLog, rank: RankLog, lookups: TableLookups) -> dict[str, Any] | None:
     try:
         counts = load_counts(run.path)
     except AccessCountsError as error:
         run.unreadable[run.path / COUNTS_DIR] = error.found
         return None
-    return None if counts is None else skew(counts, rank.tables, _all_hot_bytes(run, rank))
-
-
-def _all_hot_bytes(run: RunLog, rank: RankLog) -> int | None:
-    """Of all ranks, each of which may have a part of its own (mode "partitioned")."""
-    of_rank = hot_bytes(rank)
-    return None if of_rank is None else of_rank * run.info.get("world_size", 1)
+    if counts is None:
+        return None
+    if counts.steps is None:  # an older trainobs did not say
+        counts.pass_steps(lookups.step_count, lookups.sampled_count)
+    hot_bytes = all_hot_bytes(rank, run.info.get("world_size", 1))
+    return skew(counts, rank.tables, hot_bytes)
 
 
 def _time(rank: RankLog, lookups: TableLookups) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class HotTotals(NamedTuple):
         sync_ns: time of the host in which hot rows were kept equal on all ranks, and the tables
             equal to them.
         hot_bytes: that hot rows take on the device now, optimizer state included.
+        all_hot_bytes: that they take on all ranks together, each row once.
     """
 
     batch_count: int = 0
@@ -45,6 +46,7 @@ class HotTotals(NamedTuple):
     saved_bytes: int = 0
     sync_ns: int = 0
     hot_bytes: int = 0
+    all_hot_bytes: int = 0
 
 
 class ServesHotRows(Protocol):

@@ -59,7 +59,10 @@ class HotRowReadings:
         columns["fae/pure_step"] = np.where(np.isnan(pure), np.nan, pure == 1)
         columns["fae/pure_step_ns"] = np.where(pure == 1, duration_ns, np.nan)
         columns["fae/mixed_step_ns"] = np.where(pure < 1, duration_ns, np.nan)
-        columns["fae/hot_bytes"] = of["hot_bytes"]
+        columns["fae/hot_bytes"], columns["fae/all_hot_bytes"] = (
+            of["hot_bytes"],
+            of["all_hot_bytes"],
+        )
         return columns
 
     def _grown(self, serials: Sequence[int]) -> list[float]:
@@ -69,4 +72,4 @@ class HotRowReadings:
         if before is None or after is None:
             return [np.nan] * len(HotTotals._fields)
         grown = [float(a) - float(b) for a, b in zip(after, before, strict=True)]
-        return [*grown[:-1], float(after.hot_bytes)]
+        return [*grown[:-2], float(after.hot_bytes), float(after.all_hot_bytes)]

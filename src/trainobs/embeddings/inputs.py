@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access import AccessCounts
+from trainobs.access.input_steps import StepTotals
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.embeddings.buffer import CallIds, LookupCall, host
 from trainobs.embeddings.step_lookups import rows_of_slots
@@ -24,7 +25,11 @@ class _Column(NamedTuple):
 
 
 def offer(
-    calls: Sequence[LookupCall], tables: Sequence[EmbeddingTable], counts: AccessCounts, epoch: int
+    calls: Sequence[LookupCall],
+    tables: Sequence[EmbeddingTable],
+    counts: AccessCounts,
+    epoch: int,
+    step_totals: StepTotals,
 ) -> None:
     """Offer the inputs of a step to the sample.
 
@@ -38,6 +43,7 @@ def offer(
         tables: the tables of the run.
         counts: what has the sample.
         epoch: the epoch of the step.
+        step_totals: what the step looked up.
     """
     for batch in _batches(calls):
         slots = [slot for call in batch for slot in _slots(call)]
@@ -48,6 +54,7 @@ def offer(
                 np.concatenate([slot.ids for slot in slots]),
                 np.stack([slot.lengths for slot in slots]),
                 epoch=epoch,
+                step_totals=step_totals,
             )
 
 

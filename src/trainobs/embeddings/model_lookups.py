@@ -42,8 +42,8 @@ class ModelLookups:
     Args:
         model: any module, wrapped (DDP, FSDP, torch.compile, DistributedModelParallel) or not.
         serial: the serial of the step that runs; asked in the training thread.
-        every: one of so many steps is sampled; None: about 1 in 17, fewer where it would cost more
-            than 2 % of the time of a step.
+        every: one of so many steps is sampled, at random; None: about 1 in 17, fewer where it would
+            cost more than 2 % of the time of a step.
         world_size: ranks of the job.
         rank: this one's number.
         aside: whether what is looked up now is for no training step.
@@ -78,9 +78,9 @@ class ModelLookups:
         modules = [module for module in serving if module is not None]
         self.hot_rows = HotRowReadings(modules, serial) if modules else None
         self._epoch = 0
-        self._interval = SamplingInterval(every)
+        self._interval = SamplingInterval(every, rank)
         self._buffer = LookupBuffer(serial, self._interval, aside)
-        self._totals = LookupTotals(self._found, self.counts, world_size)
+        self._totals = LookupTotals(self._found, self.counts, world_size, rank)
         seen = [site for site in self._found.sites if not site.unseen]
         self.hooks = [_put_on(site, self._buffer) for site in seen]
         self._watch = ModelWatch(model, self._found, self.hooks, self._totals.forget_bytes)

@@ -1,38 +1,46 @@
-"""Which steps are sampled: a fixed one of so many, or as many as a budget of time allows."""
+"""Which steps are sampled: one of so many, at random, or as many as a budget of time allows."""
 
 from __future__ import annotations
 
 import math
+from random import Random
 
 SPARSEST = 1025
 """Automatic sampling takes at least one of so many steps."""
 
 DENSEST = 17
-"""Automatic sampling takes at most one of so many steps.
-
-An odd number, as all that are chosen: steps that take turns (two tasks, hot and mixed batches) do
-so by a small even number more often than not, and would otherwise never all be sampled.
-"""
+"""Automatic sampling takes at most one of so many steps."""
 
 BUDGET_RATIO = 0.02
 """Of the time of a step, what automatic sampling may cost all threads together."""
 
 _MEMORY_RATIO = 0.25
 
+_SEED = 0x737465707320
+
 
 class SamplingInterval:
     """Chooses the steps whose ids are looked at.
+
+    Steps come in strides of `every`, and of each stride one is sampled, at random: stratified
+    sampling with one unit a stratum (W. G. Cochran, Sampling Techniques, 3rd ed., sec. 8.11). So
+    a pattern of the loader, such as another kind of batch each eighth step, is met as often as it
+    is there. Numbers come from a generator of its own, and are the same in each run.
 
     `choose` is for the training thread, the rest for the observer's.
 
     Args:
         every: one of so many steps; None: automatic.
+        rank: ranks sample other steps each, so that together they see more of them.
     """
 
-    def __init__(self, every: int | None = None) -> None:
+    def __init__(self, every: int | None = None, rank: int = 0) -> None:
         self.every = every if every is not None else DENSEST
         self._automatic = every is None
+        self._random = Random(_SEED + rank)
+        self._stride_left = 0
         self._until_next = 0
+        self._enter_stride()
         self._sample_ns = math.nan
         self._step_ns = math.nan
 
@@ -41,8 +49,15 @@ class SamplingInterval:
         if self._until_next > 0:
             self._until_next -= 1
             return False
-        self._until_next = self.every - 1
+        self._enter_stride()
         return True
+
+    def _enter_stride(self) -> None:
+        """Draw the next step; until then what is left of this stride goes by, too."""
+        length = self.every
+        place = self._random.randrange(length)
+        self._until_next = self._stride_left + place
+        self._stride_left = length - 1 - place
 
     def stepped(self, step_ns: float) -> None:
         """How long a step took."""
@@ -53,7 +68,7 @@ class SamplingInterval:
         self._sample_ns = _smooth(self._sample_ns, cost_ns)
         if self._automatic and self._step_ns > 0:
             wanted = math.ceil(self._sample_ns / (BUDGET_RATIO * self._step_ns))
-            self.every = max(DENSEST, min(SPARSEST, wanted | 1))
+            self.every = max(DENSEST, min(SPARSEST, wanted))
 
 
 def _smooth(before: float, now: float) -> float:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainobs.access import AccessCounts
+from trainobs.access.input_steps import RowCounts, StepTotals, step_number
 from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
 from trainobs.core.log import logger
 from trainobs.core.once import Once
@@ -39,13 +40,18 @@ class LookupTotals:
         found: the model's tables and sites.
         counts: where the ids of sampled steps are counted.
         world_size: ranks of the job.
+        rank: this one's number.
     """
 
-    def __init__(self, found: ModelEmbeddings, counts: AccessCounts, world_size: int) -> None:
+    def __init__(
+        self, found: ModelEmbeddings, counts: AccessCounts, world_size: int, rank: int = 0
+    ) -> None:
         tables = found.tables
         self._found = found
         self._counts = counts
         self._others = world_size - 1
+        self._rank = rank
+        self._before: dict[str, RowCounts] = {}  # of the step that was counted last
         self._hot = HottestRows([table.info for table in tables], counts)
         self._rates = MissRates(len(tables))
         self._once = Once()
@@ -94,18 +100,25 @@ class LookupTotals:
             for captured, one in zip(steps, asked, strict=True)
         ]
         sampled = np.array([bool(one.ids) for one in asked], dtype=bool)
+        totals_of: dict[int, dict[str, RowCounts]] = {
+            step: {} for step in np.flatnonzero(sampled).tolist()
+        }
         for place in np.flatnonzero(sampled[of]):
             if place == 0 or of[place] != of[place - 1]:
                 self._hot.begin_step()
             ids = asked[of[place]].ids.get(int(tables[place]))
             if ids is not None:
-                self._fill(rows[place], ids, near[place])
+                seen = self._fill(rows[place], ids, near[place])
+                totals_of[of[place]][self._found.tables[tables[place]].info.name] = seen
                 self._split_cached(rows[place], missed[of[place]][tables[place]])
         lay_times(rows, of, asked)
         infos = [table.info for table in self._found.tables]
-        for step in np.flatnonzero(sampled):
+        for step, own in totals_of.items():
+            step_totals = StepTotals(step_number(steps[step].step, self._rank), own, self._before)
+            self._before = own
             if not asked[step].lost:
-                offer(asked[step].calls, infos, self._counts, epoch)
+                offer(asked[step].calls, infos, self._counts, epoch, step_totals)
+        self._counts.pass_steps(sum(any(one.asked) for one in asked), len(totals_of))
         return rows
 
     def forget_bytes(self, tables: Sequence[int]) -> None:
@@ -180,8 +193,8 @@ class LookupTotals:
             row["uvm_miss_bytes"] = (row["bytes"] - others) * missed_ratio
             row["uvm_hit_bytes"] = row["bytes"] - others - row["uvm_miss_bytes"]
 
-    def _fill(self, row: np.void, ids: list[TableIds], near: float) -> None:
-        """What takes the ids of a table in a step, and count them."""
+    def _fill(self, row: np.void, ids: list[TableIds], near: float) -> RowCounts:
+        """What takes the ids of a table in a step, and count them: rows and their lookups."""
         index = int(row["table"])
         table = self._found.tables[index]
         seen = sample([looked.ids for looked in ids], table.info.row_count)
@@ -200,6 +213,7 @@ class LookupTotals:
         hottest = self._hot.served(index, seen.ids, seen.counts)
         row["hottest_1pct_count"], row["hottest_10pct_count"] = hottest
         self._counts.add(table.info.name, seen.asked)
+        return seen.ids, seen.counts
 
 
 def _unknown_row() -> NDArray[np.void]:

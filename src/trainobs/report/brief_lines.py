@@ -265,8 +265,8 @@ def _hot_rows(summary: dict[str, Any]) -> Iterator[str]:
     known = {what: _mean(summary, name) for name, what in shares.items()}
     told = [f"{percent(share)} of {what}" for what, share in known.items() if share is not None]
     if told:
-        held = _mean(summary, "fae/hot_bytes")
-        kept = "" if held is None else f"; {size(held)} on the device"
+        held = (summary["hot_rows"] or {}).get("held")
+        kept = f"; {size(held[-1]['bytes'])} on the device" if held else ""
         yield f"Hot rows: {', '.join(told)}{kept}"
 
 

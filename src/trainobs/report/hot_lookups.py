@@ -30,12 +30,20 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
         yield f"  {drift:>8} {more} hot lookups than calibrated"
     yield from _over_the_run(summary["hot_rows"])
     yield f"  {size(means['fae/saved_bytes']):>8} a step read from them, not from the tables"
-    yield f"  {size(means['fae/hot_bytes']):>8} on the device"
+    yield from _held(summary["hot_rows"])
     for name, what in _STEP_KINDS.items():
         if means[name] is not None:
             median = duration(summary["metrics"][name]["p50"])
             yield f"  {duration(means[name]):>8} a {what}, median {median}"
     yield f"  {duration(means['fae/sync_ns']):>8} a step to keep them equal"
+
+
+def _held(found: dict[str, Any] | None) -> Iterator[str]:
+    """What hot rows take, and what others took that they were given up for."""
+    held = found["held"] if found else []
+    for one in held:
+        since = f" from step {one['first_step']}" if len(held) > 1 else ""
+        yield f"  {size(one['bytes']):>8} on the device{since}"
 
 
 def _over_the_run(found: dict[str, Any] | None) -> Iterator[str]:

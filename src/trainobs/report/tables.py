@@ -7,9 +7,10 @@ from typing import Any
 
 from trainobs.core.labels import label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
-from trainobs.report.rows import cut_names, or_unknown, row
+from trainobs.report.rows import cut_names, or_unknown, paragraph, row
 
 _LABEL = 34
+_BUDGET = 23
 
 _SHOWN = 40
 """Tables on the page: those that read the most bytes, of equal ones the largest."""
@@ -109,6 +110,10 @@ def _skewed(found: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
             *(or_unknown(quantity, rows[share]) for share in ("0.5", "0.9")),
             or_unknown(size, rows["0.9"] and rows["0.9"] * row_bytes[name]),
         )
+    if found["skew"].get("of_some_steps"):
+        yield "  rows, and their bytes: at least, since other steps look up others"
+        for why in sorted({skews[name]["zipf"]["why"] or "" for name in labels if name in skews}):
+            yield from paragraph(f"Zipf not known: {why}", "  ", "    ") if why else ()
 
 
 def _budgets(found: dict[str, Any]) -> Iterator[str]:
@@ -117,16 +122,22 @@ def _budgets(found: dict[str, Any]) -> Iterator[str]:
     if not budgets:
         return
     yield ""
-    yield _row("Hottest rows that fit", "of tables", "lookups", "inputs", "from", "to")
+    bounds = ("value", "low", "high")
+    heads = ("of tables", "lookups", "from", "to", "inputs", "from", "to")
+    yield _row("Hottest rows that fit", *heads, width=_BUDGET)
     for one in budgets:
-        inputs = one["all_hot"] or {}
+        lookups, inputs = one.get("lookups") or {}, one["all_hot"] or {}
         yield _row(
             f"  {size(one['budget_bytes'])}",
             percent(one["table_ratio"]),
             or_unknown(percent, one["lookup_ratio"]),
-            *(or_unknown(percent, inputs.get(key)) for key in ("value", "low", "high")),
+            *(or_unknown(percent, lookups.get(key)) for key in bounds[1:]),
+            *(or_unknown(percent, inputs.get(key)) for key in bounds),
+            width=_BUDGET,
         )
     yield "  inputs: those all of whose lookups are of these rows"
+    for why in sorted({one["why"] for one in budgets if one.get("why")}):
+        yield from paragraph(f"not known: {why}", "  ", "    ")
     yield from (_drifted(one) for one in found["skew"]["drift"])
 
 
@@ -157,5 +168,5 @@ def _mean(summary: dict[str, Any], field: str, table: str) -> float | None:
     return mean
 
 
-def _row(label: str, *columns: str) -> str:
-    return row(label, *columns, width=_LABEL)
+def _row(label: str, *columns: str, width: int = _LABEL) -> str:
+    return row(label, *columns, width=width)

@@ -102,7 +102,7 @@ class _Axes:
             self._text(_LEFT - 8, self._y(share), percent(share), "rm")
         even = np.geomspace(10.0**-self._decades, 1, 100)
         self._stroke([(self._x(x), self._y(x)) for x in even.tolist()], _INK)
-        self._text(10, 8, "lookups that the hottest rows serve", "lt")
+        self._text(10, 8, "lookups counted that the hottest rows serve", "lt")
         self._text(self._x(1), HEIGHT - 28, "share of the table's rows, hottest first", "rt")
         self._text(WIDTH - _RIGHT + 16, _TOP, "black: no skew", "lm")
 

@@ -12,6 +12,10 @@ from trainobs.core.quotients import Quotient
 
 _SOURCE = "sharded modules with hot rows"
 _TABLES = "Tables without hot rows."
+_UNEXPECTED = (
+    'Null where hot rows were given and not calibrated, and in mode "paper", which has the tables '
+    "serve hot lookups of mixed batches."
+)
 
 
 SHARES: Mapping[str, Quotient] = {
@@ -38,7 +42,7 @@ HOT_ROWS: tuple[Metric, ...] = (
         "lookups",
         "Of these, lookups that hot rows would have served if each table were as hot as the "
         "calibration expected.",
-        "Null where hot rows were given and not calibrated.",
+        _UNEXPECTED,
     ),
     _ratio(
         "hot_lookup_ratio",
@@ -50,7 +54,7 @@ HOT_ROWS: tuple[Metric, ...] = (
         "drift_ratio",
         "Share of the expected hot lookups that did not come: 0 is as calibrated, more is colder "
         "data. Pure batches are below 0 and mixed ones above, so look at many steps.",
-        "Null where hot rows were given and not calibrated.",
+        _UNEXPECTED,
     ),
     _sum("input_count", "inputs", "Inputs of this rank, once for each module with hot rows."),
     _sum("pure_input_count", "inputs", "Of these, inputs of pure batches."),
@@ -89,6 +93,13 @@ HOT_ROWS: tuple[Metric, ...] = (
         MetricKind.GAUGE,
         _SOURCE,
         "What hot rows take on the device, optimizer state included.",
+    ),
+    Metric(
+        "fae/all_hot_bytes",
+        "bytes",
+        MetricKind.GAUGE,
+        _SOURCE,
+        "What they take on all ranks together, each row once.",
     ),
 )
 """Metrics by step, of a run whose model has hot rows."""

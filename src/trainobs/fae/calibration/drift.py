@@ -24,6 +24,9 @@ from trainobs.fae.profile.profile import FAEProfile
 LEAST_GAIN = 0.01
 """Share of the lookups that a refresh must surely bring: less is not worth a flush and a pull."""
 
+_WIDEST = 0.2
+"""An interval of a share that one number stands for."""
+
 _SEED = 0x6D656173757265  # no calibration's: it would find the inputs that were counted first
 
 
@@ -149,9 +152,16 @@ class Refresh(NamedTuple):
         """In a line."""
         word = "worth it" if self.is_worth_it else "not surely worth it"
         return (
-            f"hot lookups {percent(self.now.hot_lookups.value)} now, "
-            f"{percent(self.then.hot_lookups.value)} after a refresh: {word}"
+            f"hot lookups {_told(self.now.hot_lookups)} now, "
+            f"{_told(self.then.hot_lookups)} after a refresh: {word}"
         )
+
+
+def _told(share: Interval) -> str:
+    """A share, or between which ones it is, where that is not known well."""
+    if share.high - share.low <= _WIDEST:
+        return percent(share.value)
+    return f"{percent(share.low)} to {percent(share.high)}"
 
 
 def propose_refresh(
@@ -165,7 +175,8 @@ def propose_refresh(
 ) -> Refresh:
     """Whether to give hot rows up for others, by the lookups of a run.
 
-    Both sets of hot rows are tried on inputs of the run that had no part in choosing the new ones;
+    Both sets of hot rows are tried on inputs of the run that had no part in choosing the new ones,
+    of steps that had none where some steps were counted;
     where those cannot be told from others (`calibrate` warns of that) it is never worth it. A
     refresh is worth it if it surely gains `least_gain`: so hot rows that are as good as others, but
     for chance, stay (hysteresis).
@@ -193,11 +204,11 @@ def propose_refresh(
     )
     scale = float(new.all.mean())
     gains = (new.hot - old.hot) / scale if scale else nothing(run.inputs).hot
-    surely = -mean_upper(-gains, confidence)
+    surely = -mean_upper(-gains, confidence, run.inputs.begins)
     return Refresh(
         other,
-        _shares(old, confidence),
-        _shares(new, confidence),
+        Served(run.inputs.size, *run.shares(old, confidence)),
+        Served(run.inputs.size, *run.shares(new, confidence)),
         float(gains.mean()),
-        run.is_apart and surely >= least_gain,
+        run.is_apart and run.stands and surely >= least_gain,
     )

@@ -13,18 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
-from trainobs.access.input_sample import InputSample, may_share
+from trainobs.access.input_sample import InputSample, joined_samples, may_share
+from trainobs.access.input_steps import STEPS_MIN
+from trainobs.access.served_shares import STANDS_MAX
 from trainobs.access.sketch import Sketch, places
 from trainobs.core.errors import FAEError
 from trainobs.core.log import logger
-from trainobs.fae.calibration.choice import RowCounts
+from trainobs.core.quotients import Interval
+from trainobs.core.text import percent
+from trainobs.fae.calibration.choice import Choice, RowCounts, choose
+from trainobs.fae.calibration.intervals import ratio
 from trainobs.fae.calibration.outcome import profile_of
+from trainobs.fae.calibration.predict import HotLookupCounts, predict
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable
+from trainobs.fae.profile.predictions import Predictions, with_unread
 from trainobs.fae.profile.profile import FAEProfile
 
 _HELD_OUT_RATIO = 0.25
 """Of the inputs that were counted; as much of a loader's is held out for the predictions."""
+_STEPS_A_TURN = 4
+"""Of so many counted steps one is held out: the same share."""
 
 
 def profile_of_counts(
@@ -61,7 +70,10 @@ def profile_of_counts(
     # Counts are by table: each is looked up as if by one feature of its own.
     by_table = by_one_feature(tables)
     made: dict[str, str | int | float] = {"source": "access counts", "inputs_counted": run.counted}
-    profile = profile_of(by_table, run.counts, run.counted, run.inputs, budget, confidence, made)
+    widened = partial(_with_room, run, by_table, budget)
+    profile = profile_of(
+        by_table, run.counts, run.counted, run.inputs, budget, confidence, made, widened
+    )
     named = tuple(
         replace(chosen, features=table.features)
         for chosen, table in zip(profile.tables, tables, strict=True)
@@ -69,21 +81,71 @@ def profile_of_counts(
     return replace(profile, tables=named)
 
 
+def _with_room(
+    run: CountedRun,
+    tables: Sequence[ModelTable],
+    budget: int,
+    expected: Predictions,
+    chosen: Choice,
+) -> Predictions:
+    """What is expected, with intervals that hold what steps look up that were not counted."""
+    if run.close is None:
+        return expected
+    if not run.stands:
+        wholly_hot = [t.name for t in tables if len(chosen.hot_ids[t.name]) == t.row_count]
+        _warn_of_steps("fewer counted steps, or less of them, than tell how they differ")
+        return replace(expected.with_unread(1.0, wholly_hot), unread_ratio=0.0)
+    choice = choose(tables, run.close, budget)
+    confidence = expected.confidence
+    most = predict(tables, choice, run.close, run.counted, run.inputs, confidence)
+    lost = most.hot_lookup_ratio.value - expected.hot_lookup_ratio.value
+    expected = expected.up_to(most, run.chosen_by)
+    low, high = expected.hot_lookup_ratio[1:]
+    if lost > STANDS_MAX or high - low > 2 * STANDS_MAX:
+        _warn_of_steps(f"{percent(low)} to {percent(high)} of the lookups hot, in all steps")
+    return expected
+
+
+def _warn_of_steps(found: str) -> None:
+    logger.warning(
+        "the counted steps of this run do not stand for the others: see the intervals\n"
+        "  found: %s\n"
+        "  do:    calibrate from the loader, or count each step (embedding_every=1)",
+        found,
+    )
+
+
 class CountedRun(NamedTuple):
     """What a run's access counts tell.
 
     Attributes:
-        counts: of each table's rows, without the lookups of `inputs`.
+        counts: of each table's rows, without the lookups of `inputs`; where some steps were
+            counted, without all lookups of their steps.
         counted: inputs that they are of.
         inputs: others of the run, by table.
         is_apart: whether they surely are: no input that came again in another epoch judges rows
             that it helped to choose.
+        close: where some steps were counted, counts without the lookups of `inputs` alone.
+        stands: whether it is known how much steps differ, where some were counted.
+        chosen_by: share of all steps that `counts` are of, at most.
     """
 
     counts: dict[str, RowCounts]
     counted: int
     inputs: Inputs
     is_apart: bool
+    close: dict[str, RowCounts] | None = None
+    stands: bool = True
+    chosen_by: float = 1.0
+
+    def shares(self, found: HotLookupCounts, confidence: float) -> tuple[Interval, Interval]:
+        """Of `inputs`, the share that is all hot, and of their lookups the share that is."""
+        ones, begins = np.ones_like(found.all), self.inputs.begins
+        shares = (
+            ratio(found.is_all_hot, ones, confidence, begins),
+            ratio(*found, confidence, begins),
+        )
+        return shares if self.stands else (with_unread(shares[0], 1), with_unread(shares[1], 1))
 
 
 def counted_run(
@@ -100,13 +162,17 @@ def counted_run(
         _check(access, table)
     samples = [sample for _, sample in sorted(access.inputs().items())]
     every, sampled = _input_count(access, samples), sum(map(len, samples))
-    may_have_come_again = any(may_share(*pair) for pair in combinations(samples, 2))
+    stands = access.is_of_some_steps and _tell_steps(samples)
+    part = _held_out_steps if stands else _held_out
+    passed, counted_steps = access.steps or (1, 1)
+    seen_ratio = counted_steps / max(passed, 1)
+    may_have_come_again = any(may_share(*pair, seen_ratio) for pair in combinations(samples, 2))
     if may_have_come_again:
         longest = max(range(len(samples)), key=lambda i: (len(samples[i]), i))
-        held_out = [_held_out(samples.pop(longest))]
+        held_out = [part(samples.pop(longest))]
         others = [_others_of(held_out[0], sample) for sample in samples]
     else:
-        held_out, others = [_held_out(sample) for sample in samples], []
+        held_out, others = [part(sample) for sample in samples], []
     inputs = _inputs(held_out, access, tables)
     if not inputs.size:
         raise FAEError(
@@ -114,18 +180,81 @@ def counted_run(
             "no sample of inputs with them",
             "offer inputs by AccessCounts.add_inputs, or calibrate from the loader",
         )
-    taken = _inputs([*held_out, *others], access, tables)
-    counts = {
-        table.name: RowCounts(partial(_without, access, table.name, ids))
-        for table, ids in zip(tables, taken.ids, strict=True)
-    }
+    if stands:
+        inputs = _by_steps(inputs, held_out)
+    together, again = joined_samples(held_out), replace(joined_samples(others), of_steps=None)
+    alone = [replace(together, of_steps=None), again]
+    close = _all_without(access, tables, alone)
+    counts = _all_without(access, tables, [together, again]) if stands else close
     is_apart = not may_have_come_again or every == sampled
-    return CountedRun(counts, max(1, every - taken.size), inputs, is_apart)
+    left = max(1, every - sum(map(len, alone)))
+    if stands:
+        step_count = sum(_step_count(sample) for sample in (*held_out, *samples))
+        left = max(1, round(every * (1 - _step_count(together) / max(1, step_count))))
+    found = CountedRun(counts, left, inputs, is_apart)
+    if not access.is_of_some_steps:
+        return found
+    return found._replace(close=close, stands=stands, chosen_by=seen_ratio)
 
 
 def by_one_feature(tables: Sequence[ModelTable]) -> list[ModelTable]:
     """Tables that are each looked up by one feature, of their own name."""
     return [table._replace(features=(table.name,)) for table in tables]
+
+
+def _tell_steps(samples: Sequence[InputSample]) -> bool:
+    """Whether it is known of enough steps what they looked up."""
+    known = all(sample.of_steps is not None for sample in samples)
+    return known and sum(map(_step_count, samples)) >= STEPS_MIN
+
+
+def _step_count(sample: InputSample) -> int:
+    return 0 if sample.of_steps is None else len(np.unique(sample.of_steps.steps))
+
+
+def _held_out_steps(sample: InputSample) -> InputSample:
+    """One counted step in four, at random of each four that follow each other."""
+    assert sample.of_steps is not None
+    steps = np.unique(sample.of_steps.steps)
+    random = np.random.default_rng(len(steps))
+    chosen = np.arange(0, len(steps), _STEPS_A_TURN)
+    chosen += random.integers(0, np.minimum(_STEPS_A_TURN, len(steps) - chosen))
+    return sample.where(np.isin(sample.of_steps.steps, steps[chosen]))
+
+
+def _by_steps(inputs: Inputs, samples: Sequence[InputSample]) -> Inputs:
+    """The inputs of some samples in the order of their steps, and where each step begins."""
+    steps = np.concatenate([s.of_steps.steps for s in samples if s.of_steps is not None])
+    order = np.argsort(steps, kind="stable")
+    begins = np.flatnonzero(np.diff(steps[order], prepend=-1))
+    return inputs.take(order)._replace(begins=begins)
+
+
+def _all_without(
+    access: AccessCounts, tables: Sequence[ModelTable], samples: Sequence[InputSample]
+) -> dict[str, RowCounts]:
+    """Counts less the lookups of some inputs, and where their steps are known, of those steps."""
+    index = {name: at for at, name in enumerate(access.tables)}
+    return {
+        table.name: RowCounts(
+            partial(_without, access, table, [_taken(s, index[table.name]) for s in samples])
+        )
+        for table in tables
+    }
+
+
+def _taken(sample: InputSample, table: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of a table, and lookups of each that are not to count."""
+    at = sample.tables == table
+    ids = sample.ids[at]
+    if sample.of_steps is None:
+        return ids, np.ones(len(ids), np.int64)
+    steps = np.repeat(sample.of_steps.steps, sample.sizes)[at]
+    # Of each row and step once: `own` has all lookups of the row in that step.
+    order = np.lexsort((ids, steps))
+    is_new = (np.diff(ids[order], prepend=-1) != 0) | (np.diff(steps[order], prepend=-1) != 0)
+    first = order[is_new]
+    return ids[first], np.maximum(sample.of_steps.own[at][first].astype(np.int64), 1)
 
 
 def _held_out(sample: InputSample) -> InputSample:
@@ -189,16 +318,20 @@ def _inputs(
 
 
 def _without(
-    access: AccessCounts, table: str, ids: NDArray[np.int64]
+    access: AccessCounts,
+    table: ModelTable,
+    taken: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]],
 ) -> NDArray[np.uint64] | Sketch:
     """Counts less some lookups; never below zero, since a sketch may have counted too few."""
-    counts = access.counts(table)
-    rows, times = np.unique(ids, return_counts=True)
-    taken = times.astype(np.uint64)
+    counts = access.counts(table.name)
+    ids, lookups = (np.concatenate(column) for column in zip(*taken, strict=True))
+    inside = (ids >= 0) & (ids < table.row_count)
+    rows, place = np.unique(ids[inside], return_inverse=True)
+    times = np.bincount(place, lookups[inside], minlength=len(rows)).astype(np.uint64)
     if not isinstance(counts, Sketch):
-        counts[rows] -= np.minimum(counts[rows], taken)
+        counts[rows] -= np.minimum(counts[rows], times)
         return counts
     at, known = places(rows, counts.ids)
     left = counts.counts.copy()
-    left[at] -= np.minimum(left[at], taken[known])
+    left[at] -= np.minimum(left[at], times[known])
     return replace(counts, counts=left)

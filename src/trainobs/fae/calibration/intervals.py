@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.access.interval import normal_quantile, wilson_around
+from trainobs.access.interval import independent_trials, lost_by_few, wilson_around
 from trainobs.core.quotients import UNKNOWN, Interval
 
 BLOCKS = 100
@@ -52,7 +52,7 @@ def ratio(
         value = float(parts.sum()) / total
         trials = _trials(value, parts, wholes, edges)
     if begins is not None:
-        trials = trials * _lost_by_few(len(edges), confidence) if len(edges) > 1 else 1.0
+        trials = trials * lost_by_few(len(edges), confidence) if len(edges) > 1 else 1.0
     return wilson_around(value, trials, confidence)
 
 
@@ -78,7 +78,7 @@ def mean_upper(
     if begins is not None and len(begins) > 1:
         blocks = np.add.reduceat(differences - mean, _runs(begins))
         spread = float(np.square(blocks).sum()) * len(blocks) / (len(blocks) - 1)
-        few = _lost_by_few(len(blocks), confidence)
+        few = lost_by_few(len(blocks), confidence)
         error = max(error, math.sqrt(spread / few) / count)
     return mean + NormalDist().inv_cdf(confidence) * error
 
@@ -102,7 +102,7 @@ def _of_flags(flags: NDArray[np.bool_], edges: Sequence[int]) -> tuple[float, fl
     value = sum(blocks) / count
     squares = value * (1 - value) * count
     residuals = np.array(blocks) - value * np.diff(edges)
-    return value, _independent(value, count, squares, residuals) or float(count)
+    return value, independent_trials(value, count, squares, residuals) or float(count)
 
 
 def _trials(
@@ -115,7 +115,7 @@ def _trials(
     residuals = parts - value * (wholes if constant(wholes) is None else wholes[:1])
     blocks = np.add.reduceat(residuals, edges)
     squares = float(np.square(residuals, out=residuals).sum())
-    trials = _independent(value, float(wholes.sum()), squares, blocks)
+    trials = independent_trials(value, float(wholes.sum()), squares, blocks)
     return trials or float(np.count_nonzero(wholes))
 
 
@@ -130,36 +130,6 @@ def _runs(begins: NDArray[np.intp]) -> list[int]:
     """Where at most `BLOCKS` blocks of whole runs begin."""
     count = min(len(begins), BLOCKS)
     return [int(begins[int(at)]) for at in np.linspace(0, len(begins), count, endpoint=False)]
-
-
-def _lost_by_few(blocks: int, confidence: float) -> float:
-    """What of their trials so few blocks are worth, whose spread is not known better.
-
-    The square of the normal quantile over Student's t (M. Abramowitz, I. A. Stegun, Handbook of
-    Mathematical Functions, 26.7.5).
-    """
-    z, free = normal_quantile(confidence), blocks - 1
-    wider = (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
-    return float((z / (z + wider)) ** 2)
-
-
-def _independent(
-    value: float, total: float, squares: float, blocks: NDArray[np.floating[Any]]
-) -> float | None:
-    """Trials by the spread of residuals; None if there is none to see: one trial an input.
-
-    Args:
-        value: the ratio.
-        total: sum of the wholes.
-        squares: of the residuals of inputs, added up.
-        blocks: sums of residuals of blocks; of one block they tell nothing.
-    """
-    spread = squares
-    if len(blocks) > 1:
-        spread = max(spread, float(np.square(blocks).sum()) * len(blocks) / (len(blocks) - 1))
-    if not (0 < value < 1 and spread > 0):
-        return None
-    return value * (1 - value) * total**2 / spread
 
 
 def _expected(count: int, probability: float) -> float:

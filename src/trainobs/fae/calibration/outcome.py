@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from trainobs.core.errors import FAEError
@@ -61,6 +61,7 @@ def profile_of(
     budget: int,
     confidence: float,
     made: Made,
+    widened: Callable[[Predictions, Choice], Predictions] = lambda expected, _: expected,
 ) -> FAEProfile:
     """The profile that follows from counts.
 
@@ -72,6 +73,7 @@ def profile_of(
         budget: bytes of hot rows.
         confidence: of intervals.
         made: how the counts came about.
+        widened: makes of what is expected what is known, where the inputs do not tell all.
 
     Raises:
         FAEError: nothing was held out, nothing was looked up, or there is nothing to gain.
@@ -83,7 +85,8 @@ def profile_of(
             "give inputs that look rows of these tables up",
         )
     choice = choose(tables, counts, budget)
-    predictions = predict(tables, choice, counts, counted_inputs, inputs, confidence)
+    expected = predict(tables, choice, counts, counted_inputs, inputs, confidence)
+    predictions = widened(expected, choice)
     _refuse_no_gain(tables, choice, predictions, made)
     _warn_no_need(tables, budget)
     chosen = tuple(

@@ -93,6 +93,28 @@ class Predictions:
             unread_ratio=ratio,
         )
 
+    def up_to(self, most: Predictions, chosen_by: float) -> Predictions:
+        """The same figures, with intervals that reach as high as those of `most`, or higher.
+
+        Args:
+            most: other figures of the same inputs.
+            chosen_by: share of the data that chose the hot rows: of it they may serve all.
+        """
+        tables = {}
+        for name, table in self.tables.items():
+            share = _up_to(
+                table.hot_lookup_ratio, most.tables[name].hot_lookup_ratio, chosen_by, 1.0
+            )
+            tables[name] = replace(table, hot_lookup_ratio=share)
+        moved, every = self.hot_bytes_per_input, self.bytes_per_input
+        return replace(
+            self,
+            all_hot_ratio=_up_to(self.all_hot_ratio, most.all_hot_ratio, chosen_by, 1.0),
+            hot_lookup_ratio=_up_to(self.hot_lookup_ratio, most.hot_lookup_ratio, chosen_by, 1.0),
+            hot_bytes_per_input=_up_to(moved, most.hot_bytes_per_input, chosen_by, every),
+            tables=tables,
+        )
+
     def without(self, given_up: Collection[str]) -> Predictions:
         """What is expected where some tables have no hot rows any more, as far as that follows.
 
@@ -157,6 +179,11 @@ def with_unread(share: Interval, ratio: float, whole: float = 1.0) -> Interval:
     """What covers a share, of a `whole`, though of some of the data nothing is known."""
     read = 1 - ratio
     return Interval(share.value, read * share.low, read * share.high + ratio * whole)
+
+
+def _up_to(share: Interval, most: Interval, chosen_by: float, whole: float) -> Interval:
+    high = max(share.high, most.high)
+    return share._replace(high=high + chosen_by * (whole - high))
 
 
 def unread_text(ratio: float) -> str:

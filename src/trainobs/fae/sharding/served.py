@@ -72,6 +72,8 @@ class ServedCounts:
         configs: Iterable[BaseEmbeddingConfig],
         trained: Mapping[str, int],
         own_bytes: int | None,
+        *,
+        serve_all: bool = True,
     ) -> None:
         """Count for these hot rows from now on.
 
@@ -80,6 +82,8 @@ class ServedCounts:
             configs: of the collection's tables.
             trained: bytes of a row of each, with its optimizer's state.
             own_bytes: that hot rows take on this rank, where it has a part of them alone.
+            serve_all: whether they serve all hot lookups. Where tables serve some, nobody knows how
+                many of those that were expected came.
         """
         self._features = {}
         rows: dict[str, FeatureRows] = {}
@@ -87,7 +91,7 @@ class ServedCounts:
         overlaid = overlaid_tables(profile)
         for config in configs:
             table = profile.table(config.name)
-            expected = _expected_ratio(profile, config.name)
+            expected = _expected_ratio(profile, config.name) if serve_all else float("nan")
             row_bytes = config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] / 8
             hot_bytes += len(table.hot_ids) * trained[config.name] * (config.name in overlaid)
             for name in table.features:
@@ -96,7 +100,7 @@ class ServedCounts:
                 rows[name] = (name, table.hot_ids)
         self._rows = {**dict(list(self._rows.items())[-1:]), profile.fingerprint: rows}
         self._totals = self._totals._replace(
-            hot_bytes=hot_bytes if own_bytes is None else own_bytes
+            hot_bytes=hot_bytes if own_bytes is None else own_bytes, all_hot_bytes=hot_bytes
         )
 
     def expect(self, batch: SplitBatch) -> None:

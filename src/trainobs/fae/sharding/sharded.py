@@ -317,7 +317,8 @@ class ShardedFAEModule(
             )
         overlay.use(profile, rows, TableWrites(self._stock, shards))
         self._lookup_counts = LookupCounts(shards)
-        overlay.served.use(profile, self._configs, trained, rows.own_bytes)
+        serve_all = self._mode != "paper"
+        overlay.served.use(profile, self._configs, trained, rows.own_bytes, serve_all=serve_all)
         self._checked_served = False
 
     def _split(self, ctx: FAEContext, features: KeyedJaggedTensor) -> SplitBatch:
