@@ -52,11 +52,12 @@ INPUTS = 1024  # of a rank's batch
 COUNTED = (2, 4, 8)
 MODELLED = (2, 4, 8, 16, 32, 64)
 ARMS = ("table_wise", "row_wise", "overlay", "partitioned", "paper")
-STEPS = {  # whether lookups are all hot, and lookups in a bag
-    "pure": (True, 1),
-    "mixed": (False, 1),
-    "pure, 16 lookups a bag": (True, 16),
-    "mixed, 16 lookups a bag": (False, 16),
+STEPS = {  # of which rows lookups are, and lookups in a bag
+    "pure": ("hot", 1),
+    "mixed": ("all", 1),
+    "cold": ("cold", 1),
+    "pure, 16 lookups a bag": ("hot", 16),
+    "mixed, 16 lookups a bag": ("all", 16),
 }
 
 
@@ -72,11 +73,12 @@ def chances(rows: int, hot: int) -> NDArray[np.float64]:
 
 
 class Sent(TorchDispatchMode):
-    """Adds up the bytes that this rank sends to others, by group."""
+    """Adds up the bytes that this rank sends to others, and counts collectives, by group."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes: dict[str, int] = {}
+        self.collectives: dict[str, int] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -105,6 +107,7 @@ class Sent(TorchDispatchMode):
             raise AssertionError(f"{name}: say what it sends")
         kind = "device" if group.group_name == dist.group.WORLD.group_name else "host"
         self.bytes[kind] = self.bytes.get(kind, 0) + sent
+        self.collectives[kind] = self.collectives.get(kind, 0) + 1
 
 
 def _bytes(part: Any) -> int:
@@ -132,15 +135,21 @@ def _profile() -> FAEProfile:
 
 def _batch(rng: np.random.Generator, step: str) -> KeyedJaggedTensor:
     """A batch of a kind of step."""
-    is_pure, lookups = STEPS[step]
-    drawn = [(rows, hot_rows(rows) if is_pure else rows) for rows in ROWS]
-    values = [
-        rng.choice(among, p=chances(rows, among), size=INPUTS * lookups) for rows, among in drawn
-    ]
+    of, lookups = STEPS[step]
+    values, lengths = [], []
+    for rows in ROWS:
+        first = hot_rows(rows) if of == "cold" else 0
+        among = hot_rows(rows) if of == "hot" else rows
+        count = lookups if first < among else 0  # a table whose rows are all hot has no cold ones
+        p = chances(rows, among)[first:]
+        values.append(
+            first + rng.choice(len(p), p=p / p.sum(), size=INPUTS * count) if count else []
+        )
+        lengths += [count] * INPUTS
     return KeyedJaggedTensor(
         keys=[f"f{i}" for i in range(len(ROWS))],
-        values=torch.from_numpy(np.concatenate(values)),
-        lengths=torch.full((len(ROWS) * INPUTS,), lookups, dtype=torch.int32),
+        values=torch.from_numpy(np.concatenate(values)).long(),
+        lengths=torch.tensor(lengths, dtype=torch.int32),
     )
 
 
@@ -157,7 +166,7 @@ def _marked_pure(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
     )
 
 
-def _sharded(arm: str, ranks: int) -> nn.Module:
+def sharded(arm: str, ranks: int) -> nn.Module:
     collection = EmbeddingBagCollection(tables=_tables())
     apply_optimizer_in_backward(RowWiseAdagrad, collection.parameters(), {"lr": 0.1})
     is_stock = arm in ("table_wise", "row_wise")
@@ -178,19 +187,18 @@ def _sharded(arm: str, ranks: int) -> nn.Module:
     return module
 
 
-def _count(arm: str, step: str, ranks: int, rank: int) -> dict[str, int]:
-    """Bytes that this rank sends in a step, after two others."""
-    model = _sharded(arm, ranks)
+def sent_in_step(model: nn.Module, arm: str, step: str, ranks: int, rank: int) -> Sent:
+    """What this rank sends in a step of a model of `sharded`, after two others."""
     slots = SlotMap.from_profile(_profile())
     rng = np.random.default_rng([rank, ranks])
     for _ in range(3):
         kjt = _batch(rng, step)
         if arm not in ("table_wise", "row_wise"):
             kjt = split(kjt, slots)
-            kjt = _marked_pure(kjt) if STEPS[step][0] else kjt
+            kjt = _marked_pure(kjt) if STEPS[step][0] == "hot" else kjt
         with Sent() as sent:
             model(kjt).values().sum().backward()
-    return sent.bytes
+    return sent
 
 
 def _serve(rank: int, ranks: int, store: str, results: Any) -> None:
@@ -202,7 +210,10 @@ def _serve(rank: int, ranks: int, store: str, results: Any) -> None:
         LOCAL_WORLD_SIZE=str(ranks),
     )
     dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=ranks)
-    counts = {step: {arm: _count(arm, step, ranks, rank) for arm in ARMS} for step in STEPS}
+    counts = {
+        step: {arm: sent_in_step(sharded(arm, ranks), arm, step, ranks, rank).bytes for arm in ARMS}
+        for step in STEPS
+    }
     gathered: list[Any] = [None] * ranks
     dist.all_gather_object(gathered, counts)
     if rank == 0:

@@ -99,8 +99,7 @@ def test_pure_and_mixed_steps_are_weighed(lookups: int, all_hot: float) -> None:
     assert sent.stock == embeddings + count * 8
     by_hand = all_hot * pure + (1 - all_hot) * (cold + mixed)
     assert sent.overlay == pytest.approx(by_hand, rel=0.03)
-    by_hand = all_hot * sent.stock + (1 - all_hot) * (cold + embeddings + count * hot * 8)
-    assert sent.partitioned == pytest.approx(by_hand)
+    assert sent.partitioned == sent.stock
 
 
 def test_tables_that_cannot_be_hot_send_as_much_in_each_mode() -> None:
@@ -115,13 +114,14 @@ def test_tables_that_cannot_be_hot_send_as_much_in_each_mode() -> None:
     alone = expected_bytes(of, configs[:1], 64, 1024)  # type: ignore[arg-type]
     sent = expected_bytes(both, configs, 64, 1024)  # type: ignore[arg-type]
     more = [own - before for own, before in zip(sent, alone, strict=True)]
+    assert more[0] > 0
     assert more == pytest.approx([more[0]] * 3)
 
 
 def test_of_mixed_steps_alone_none_is_cheaper_than_the_stock_sharder() -> None:
     of = _profile(20_000, 5_000, np.arange(1.0, 20_001) ** -1.05, all_hot=0.0)
     sent = expected_bytes(of, [_Config(of.tables[0])], 2, 1024)  # type: ignore[arg-type]
-    assert sent.stock < sent.overlay < sent.partitioned
+    assert sent.stock == sent.partitioned < sent.overlay
     assert str(sent).startswith("overlay 1.")
 
 

@@ -65,6 +65,10 @@ class BoundsCheck:
         apart |= differing
         self._blocks = {f: blocks for f, blocks in self._blocks.items() if f not in apart}
 
+    def takes_first(self, feature: str) -> bool:
+        """Whether the tables take the first row of a shard for bad ids of a feature."""
+        return feature in self._blocks
+
     def replaced(self, kjt: KeyedJaggedTensor, is_bad: Tensor) -> KeyedJaggedTensor:
         """The batch with a row for each bad id, where one can be told.
 

@@ -22,6 +22,7 @@ class FAEContext(Multistreamable):  # type: ignore[misc]  # TorchRec has no type
         self.input_count = 0
         self.generation = 0  # of the overlay's hot rows
         self.is_pure = False  # whether the tables are left alone
+        self.is_whole = False  # whether hot lookups are sent with the others
         self.hot: list[Any] = []  # hot lookups of each kernel
         self.lengths: Tensor | None = None  # [inputs, columns] to divide by, of FBGEMM's means
         self.process: Process | None = None  # of a feature processor over the collection

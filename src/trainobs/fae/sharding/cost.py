@@ -27,7 +27,7 @@ class StepBytes(NamedTuple):
     Attributes:
         stock: of TorchRec's sharder under a table_wise plan.
         overlay: with the hot rows on all ranks.
-        partitioned: with each on one rank.
+        partitioned: with each on one rank; as much as `stock`.
     """
 
     stock: float
@@ -47,10 +47,10 @@ def expected_bytes(
 ) -> StepBytes:
     """Bytes of pure and mixed steps, weighed by the share of inputs that are all hot.
 
-    TorchRec sends ids to the rows, and embeddings and gradients back and forth. In a mixed step it
-    does so for cold lookups, with an embedding for each bag, and partitioned hot lookups come on
-    top of that with as many. On all ranks, the gradients of the hot rows of a rank's batch are
-    sent, and the sums of those of all batches.
+    TorchRec sends ids to the rows, and embeddings and gradients back and forth, and partitioned hot
+    lookups go with the others. With hot rows on all ranks TorchRec does so for the cold lookups of
+    a mixed step, with an embedding for each bag; in each step the gradients of the hot rows of a
+    rank's batch are sent, and the sums of those of all batches.
 
     Args:
         profile: with what is expected of its tables.
@@ -69,7 +69,7 @@ def expected_bytes(
         )
     pure = _ratio(profile.predictions.all_hot_ratio.value)
     overlaid = overlaid_tables(profile)
-    stock = overlay = partitioned = 0.0
+    stock = overlay = 0.0
     for config in configs:
         expected = profile.predictions.tables[config.name]
         lookups = expected.lookups_per_input * batch_size
@@ -85,16 +85,13 @@ def expected_bytes(
             return values * _FLOAT + count * _ID + bags * _LENGTH
 
         stock += sent(lookups)
-        cold = (1 - pure) * sent(lookups - of_mixed)
-        overlay += cold
-        partitioned += cold
+        overlay += (1 - pure) * sent(lookups - of_mixed)
         if not has_hot:
             continue
         for share, hot in ((pure, lookups), (1 - pure, of_mixed)):
-            partitioned += share * sent(hot)
             rows = sum(_different_rows(profile, config.name, n * hot) for n in (1, ranks))
             overlay += share * rows * (config.embedding_dim + 1) * _FLOAT  # each with its number
-    return StepBytes(stock, overlay, partitioned)
+    return StepBytes(stock, overlay, stock)
 
 
 def _ratio(value: float) -> float:

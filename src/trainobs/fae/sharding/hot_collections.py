@@ -12,6 +12,7 @@ from trainobs.fae.sharding.barrier import RankBarrier
 from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.overlay import HotOverlay
 from trainobs.fae.sharding.served import ServedCounts
+from trainobs.fae.sharding.torchrec_private import timeout_of
 
 _ATTRIBUTE = "trainobs_hot_collections"
 
@@ -34,7 +35,9 @@ class HotCollections:
         self._host_group: dist.ProcessGroup | None = None
         if self._group is not None:
             ranks = dist.get_process_group_ranks(group)
-            self._host_group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+            self._host_group = dist.new_group(
+                ranks, timeout_of(group), "gloo", use_local_synchronization=True
+            )
         self._count = 0
         self._overlays: WeakSet[HotOverlay] = WeakSet()
 

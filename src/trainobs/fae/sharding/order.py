@@ -81,7 +81,7 @@ def sequences(
     position = {key: at for at, key in enumerate(batch.cold.keys())}
     if batch.whole is not None:
         counts = [hot.get(key, 0) for key in range(len(cold))]
-        by_key = _of_whole(batch.whole, cold, counts, ids is not None)
+        by_key = whole_sequences(batch.whole, cold, counts, ids is not None)
     else:
         by_key = _of_hot(batch, ids)
     found = []
@@ -95,10 +95,17 @@ def sequences(
     return found
 
 
-def _of_whole(
+def whole_sequences(
     whole: WholeBatch, cold: Sequence[int], hot: Sequence[int], with_ids: bool
 ) -> dict[int, FeatureSequence]:
-    """Sequences of a batch that was split here, by key."""
+    """Sequences of lookups that were split here, by key.
+
+    Args:
+        whole: before they were split.
+        cold: how many are cold, of each key.
+        hot: how many are hot.
+        with_ids: whether ids are needed.
+    """
     kjt, is_hot = whole
     counts = kjt.length_per_key()
     hot_before = torch.cumsum(is_hot, 0) - is_hot.long()

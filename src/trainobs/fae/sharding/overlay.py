@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torchrec.distributed.embedding_types import KJTList
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
@@ -116,15 +118,13 @@ class HotOverlay:
         """
         mark, whole, refused = read_mark(batch), None, 0
         if mark is None:
-            device, came = batch.device(), batch
-            if device not in self._bitmaps:
-                self._bitmaps[device] = HotBitmap(self.profile, device)
-            found = self._bitmaps[device].lookup(batch)
+            came, bitmap = batch, self._bitmap(batch.device())
+            found = bitmap.lookup(batch)
             if found.is_bad.any():
                 refused = self.bounds.refused(batch, found.is_bad, self.profile)
                 batch = self.bounds.replaced(batch, found.is_bad)
-                found = self._bitmaps[device].lookup(batch)
-            mark = self._bitmaps[device].mark(batch)
+                found = bitmap.lookup(batch)
+            mark = bitmap.mark(batch)
             whole = WholeBatch(came, found.slots >= 0)
             batch = split_by(found.slots, batch, mark)
         count = cold_count(batch, mark)
@@ -179,6 +179,30 @@ class HotOverlay:
         if embeddings.requires_grad:
             embeddings.register_hook(check)  # type: ignore[no-untyped-call]
 
+    @property
+    def joins_mixed(self) -> bool:
+        """Whether hot lookups of mixed batches are sent with the others; see `Partition`."""
+        return self._rows.joins_mixed
+
+    @contextmanager
+    def serving(self, batch_number: int, device: torch.device) -> Iterator[None]:
+        """Have lookups of the tables serve the hot lookups that were sent with the others.
+
+        Args:
+            batch_number: how many batches came before.
+            device: where the lookups are.
+        """
+        assert isinstance(self._rows, Partition)
+        self._catch_up(batch_number)
+        self.served.count(batch_number)
+        with self._rows.serving(self._bitmap(device), self._watch_training):
+            yield
+
+    def cold(self, modules: Iterable[nn.Module], received: KJTList) -> KJTList:
+        """The cold ones of lookups that were sent to this rank, for each lookup module."""
+        assert isinstance(self._rows, Partition)
+        return self._rows.cold(modules, received, self._bitmap(received[0].device()))
+
     def gather(self, batch: SplitBatch) -> list[Any]:
         """The hot lookups of a batch."""
         return self._rows.gather(batch)
@@ -193,9 +217,17 @@ class HotOverlay:
         self.served.count(batch_number)
         found = self._rows.lookup(lookups, batch_number, input_count)
         for embeddings in found:
-            if embeddings.requires_grad:
-                embeddings.register_hook(self._will_train)
+            self._watch_training(embeddings)
         return found
+
+    def _bitmap(self, device: torch.device) -> HotBitmap:
+        if device not in self._bitmaps:
+            self._bitmaps[device] = HotBitmap(self.profile, device)
+        return self._bitmaps[device]
+
+    def _watch_training(self, embeddings: Tensor) -> None:
+        if embeddings.requires_grad:
+            embeddings.register_hook(self._will_train)  # type: ignore[no-untyped-call]
 
     def _will_train(self, _: Tensor) -> None:
         self._is_ahead = True

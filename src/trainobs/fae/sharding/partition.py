@@ -3,6 +3,8 @@
 They are a sharded collection of their own, planned like the tables they come from, so that a hot
 row is on the device of the rank that has it in its table. What moves between the two stays on one
 rank. A lookup costs the device links what TorchRec's lookups cost, and no exchange of updates.
+Pure batches go to that collection; lookups of mixed ones go to the tables' ranks, all in one
+exchange (`owners`), but for a single rank, which sends nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +13,15 @@ import copy
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel, KJTList
 from torchrec.distributed.types import (
     EnumerableShardingSpec,
     ParameterSharding,
@@ -33,13 +36,16 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.bitmap import HotBitmap
 from trainobs.fae.kjt.constants import permuted
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.model_tables import trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import Process, SlotRows, SplitBatch
+from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.checks import optimizer_of
 from trainobs.fae.sharding.layout import optimizer_settings
+from trainobs.fae.sharding.owners import owners, serving
 from trainobs.fae.sharding.planner import check_room, needed_bytes
 from trainobs.fae.sharding.rates import LookupCounts
 from trainobs.fae.sharding.torchrec_private import (
@@ -84,9 +90,12 @@ class Partition:
         device: where the hot rows are to be.
         pools: whether lookups are pooled by bag.
         is_weighted: whether they have weights.
+        lookups: the lookup modules of the tables.
+        bounds: what ids outside of their table are.
 
     Attributes:
         write_back: between the hot rows and this rank's shards.
+        joins_mixed: whether hot lookups of mixed batches are sent with the others.
         own_bytes: that hot rows take on this rank, optimizer state included. A shard has room for
             as many as the shard of its table with most.
 
@@ -105,6 +114,8 @@ class Partition:
         device: torch.device,
         pools: bool,
         is_weighted: bool,
+        lookups: Sequence[nn.Module],
+        bounds: BoundsCheck,
     ) -> None:
         overlaid = overlaid_tables(profile)
         kind = EmbeddingBagConfig if pools else EmbeddingConfig
@@ -128,6 +139,8 @@ class Partition:
         self._slots = SlotRows(self._rows, profile, device)
         hot = _sharded(tables, env, device, pools, is_weighted)
         self._collection = hot.module
+        self.joins_mixed = env.world_size > 1
+        self._owners = owners(lookups, hot.lookups, self._slots, bounds.takes_first, pools)
         self._shards = shards
         self._counts = LookupCounts(shards)
         hot_shards = backing_shards(hot)
@@ -166,11 +179,7 @@ class Partition:
         self, lookups: list[SentLookups], batch_number: int, input_count: int
     ) -> list[Tensor]:
         """The embeddings, as `Replicas.lookup` gives them."""
-        count = self._counts.now()
-        for kernel, tables in self._trained.values():
-            kernel.set_learning_rate(rate_of(tables, self._shards))
-            if counts_lookups(kernel):
-                set_lookup_count(kernel, int(count))
+        self._follow_tables()
         (sent,) = lookups
         found = self._collection.compute_and_output_dist(sent.context, sent.received)
         if self._pools:
@@ -187,6 +196,32 @@ class Partition:
             else torch.zeros(0, self._dims[table], device=self._device)
             for name, table in self._outputs
         ]
+
+    def serving(
+        self, bitmap: HotBitmap, looked_up: Callable[[Tensor], None]
+    ) -> AbstractContextManager[None]:
+        """Have lookups of the tables serve hot lookups too, which came to this rank with them."""
+        self._follow_tables()
+        return serving(self._owners, bitmap, looked_up)
+
+    def cold(self, modules: Iterable[nn.Module], received: KJTList, bitmap: HotBitmap) -> KJTList:
+        """The cold ones of lookups that came to this rank, for each lookup module."""
+        owned = {id(owner.tables): owner for owner in self._owners}
+        parts = zip(modules, received, strict=True)
+        return KJTList(
+            [
+                owned[id(module)].part(whole, bitmap).cold if id(module) in owned else whole
+                for module, whole in parts
+            ]
+        )
+
+    def _follow_tables(self) -> None:
+        """Train hot rows at the rates of their tables, and after as many lookups."""
+        count = self._counts.now()
+        for kernel, tables in self._trained.values():
+            kernel.set_learning_rate(rate_of(tables, self._shards))
+            if counts_lookups(kernel):
+                set_lookup_count(kernel, int(count))
 
 
 class _HotTable(NamedTuple):

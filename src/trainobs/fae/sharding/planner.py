@@ -108,10 +108,10 @@ def needed_bytes(
     of_tables = [profile.table(name) for name in tables]
     slots = bitmap_bytes(table.row_count for table in of_tables)
     rows = sum(len(t.hot_ids) * row_bytes.get(t.name, t.row_bytes) for t in of_tables)
+    if mode != "overlay":  # of all tables, as the batch that is made whole has their lookups
+        slots += _SLOT_ROW_BYTES * sum(len(table.hot_ids) for table in profile.tables)
     if mode == "partitioned":
         return slots + _SLOT_ROW_BYTES * sum(len(table.hot_ids) for table in of_tables)
-    if mode == "paper":  # of all tables, as the batch that is made whole has their lookups
-        slots += _SLOT_ROW_BYTES * sum(len(table.hot_ids) for table in profile.tables)
     return rows + slots
 
 

@@ -58,10 +58,12 @@ class Replicas:
     Attributes:
         kernels: with the rows.
         write_back: between the rows and this rank's shards.
+        joins_mixed: False, as every rank looks up its hot lookups; see `Partition`.
         own_bytes: None, as every rank has all hot rows; see `ServedCounts.use`.
     """
 
     own_bytes: int | None = None
+    joins_mixed = False
 
     def __init__(
         self,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo, KJTListSplitsAwaitable
 from torchrec.distributed.embedding_types import KJTList, ShardedEmbeddingModule
-from torchrec.distributed.types import Awaitable, EmbeddingModuleShardingPlan, ShardingEnv
+from torchrec.distributed.types import (
+    Awaitable,
+    EmbeddingModuleShardingPlan,
+    LazyAwaitable,
+    ShardingEnv,
+)
 from torchrec.optim.fused import FusedOptimizerModule
 from torchrec.optim.keyed import CombinedOptimizer
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -37,7 +42,6 @@ from trainobs.fae.sharding.hot_collections import HotCollections
 from trainobs.fae.sharding.keys import check_hot_keys, check_keys, check_order_of_keys, check_served
 from trainobs.fae.sharding.layout import lay_out
 from trainobs.fae.sharding.mode import Mode
-from trainobs.fae.sharding.overlay import HotOverlay
 from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
 from trainobs.fae.sharding.planner import check_room, needed_bytes, warn_of_more
@@ -46,6 +50,7 @@ from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import FeatureRows, ServedCounts
 from trainobs.fae.sharding.torchrec_private import Plan, StockBags, StockSequences
 from trainobs.fae.sharding.write_back import TableWrites, backing_shards
+from trainobs.fae.sharding.written_back import WrittenBackOptimizer
 
 
 class ShardedFAEModule(
@@ -118,7 +123,7 @@ class ShardedFAEModule(
         known = frozenset(self._features)
         self._overlay = self._collections.add(profile, known, bounds, bool(replicated))
         self._hot_features = frozenset(f for c in self._configs for f in c.feature_names)
-        self._optim = _WrittenBackOptimizer(stock.module.fused_optimizer, self._overlay)
+        self._optim = WrittenBackOptimizer(stock.module.fused_optimizer, self._overlay)
         self._first_keys: Sequence[str] = ()
         self._use(profile)
         show_in(stock.module, self.flush, replicated)
@@ -280,6 +285,12 @@ class ShardedFAEModule(
         """Note in the context what follows from the batch as a whole."""
         raise NotImplementedError
 
+    def prefetch(self, dist_input: KJTList, forward_stream: Any, ctx: FAEContext) -> None:
+        """Have the caches of the tables read the rows of cold lookups."""
+        if ctx.is_whole and self._mode != "paper":
+            dist_input = self._overlay.cold(self._lookups, dist_input)
+        super().prefetch(dist_input, forward_stream, ctx)
+
     def compute(self, ctx: FAEContext, dist_input: Any) -> Any:
         """Not available: the hot lookups of a batch need both steps in one."""
         raise NotImplementedError("call compute_and_output_dist")
@@ -305,6 +316,8 @@ class ShardedFAEModule(
                 self._device,
                 self._pools,
                 self._is_weighted,
+                self._stock.lookups,
+                overlay.bounds,
             )
         else:
             layout = lay_out(self._infos, self._outputs, profile)
@@ -335,7 +348,8 @@ class ShardedFAEModule(
         ctx.input_count, ctx.generation = batch.cold.stride(), overlay.generation
         if self._mode == "partitioned" or not batch.is_pure:
             overlay.wait_for_ranks(batch)
-        ctx.hot = overlay.gather(batch)
+        ctx.is_whole = not batch.is_pure and (self._mode == "paper" or overlay.joins_mixed)
+        ctx.hot = [] if ctx.is_whole else overlay.gather(batch)
         return batch
 
     def _send_cold(self, ctx: FAEContext, batch: SplitBatch) -> Awaitable[Awaitable[KJTList]]:
@@ -344,17 +358,16 @@ class ShardedFAEModule(
             self._first_keys = batch.cold.keys()
         if not batch.is_pure:
             check_order_of_keys(batch.cold, self._first_keys)
-            cold = self._overlay.whole(batch) if self._mode == "paper" else batch.cold
-            return self._stock.module.input_dist(ctx.stock, cold)
+            sent = self._overlay.whole(batch) if ctx.is_whole else batch.cold
+            return self._stock.module.input_dist(ctx.stock, sent)
         if not self._stock.is_prepared:
             self._stock.prepare(batch.cold.keys())  # pipelines expect it after a batch
         return KJTListSplitsAwaitable([], ctx, self._module_fqn, [])
 
     def _lookup_hot(self, ctx: FAEContext) -> list[Tensor] | None:
-        """Embeddings of the hot lookups, see `Replicas.lookup`; None if by the tables too."""
+        """Embeddings of the hot lookups, see `Replicas.lookup`; None if sent with the others."""
         self._overlay.check_generation(ctx.generation)
-        if self._mode == "paper" and not ctx.is_pure:
-            self._overlay.hand_over(ctx.batch_number)
+        if ctx.is_whole:
             return None
         if ctx.process is not None:
             ctx.hot = self._overlay.processed(ctx.hot, ctx.process)
@@ -366,34 +379,22 @@ class ShardedFAEModule(
                 self._overlay.watch(embeddings, by_tables=False)
         return [embeddings.to(self._output_type) for embeddings in hot]
 
+    def _look_up(self, ctx: FAEContext, sent: KJTList) -> LazyAwaitable[Any]:
+        """Embeddings of lookups that were sent, as the stock collection gives them."""
+        stock = self._stock.module
+        if not ctx.is_whole:
+            return stock.compute_and_output_dist(ctx.stock, sent)
+        if self._mode == "paper":
+            self._overlay.hand_over(ctx.batch_number)
+            awaitable = stock.compute_and_output_dist(ctx.stock, sent)
+            awaitable.callbacks.append(self._watched)
+            return awaitable
+        with self._overlay.serving(ctx.batch_number, self._device):
+            return stock.compute_and_output_dist(ctx.stock, sent)
+
 
 def _without_weights(info: EmbeddingShardingInfo) -> EmbeddingShardingInfo:
     """The same without the whole table, which would stay in memory."""
     light = copy.copy(info)
     light.param = torch.empty(0)
     return light
-
-
-class _WrittenBackOptimizer(CombinedOptimizer):  # type: ignore[misc]
-    """The fused optimizer of a collection's tables, whose state has the hot rows' in it."""
-
-    def __init__(self, stock: CombinedOptimizer, overlay: HotOverlay) -> None:
-        super().__init__(list(stock.optimizers))
-        self._overlay = overlay
-
-    @property
-    def state(self) -> Mapping[Tensor, Any]:
-        """State of each parameter, for reading or for loading into."""
-        self._overlay.flush()
-        state: Mapping[Tensor, Any] = super().state
-        return state
-
-    def update_hyper_parameters(self, params_dict: dict[str, Any]) -> None:
-        """Give the tables other settings, and their hot rows; on all ranks."""
-        super().update_hyper_parameters(params_dict)
-        self._overlay.set_optimizer(params_dict)
-
-    def post_load_state_dict(self) -> None:
-        """Read the hot rows' state from the tables' at the next batch."""
-        super().post_load_state_dict()
-        self._overlay.tables_changed()

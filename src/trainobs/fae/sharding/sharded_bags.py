@@ -84,10 +84,8 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
         if hot is not None and ctx.is_pure:
             awaitable = self._pooled(ctx, hot)
         else:
-            awaitable = self._stock.module.compute_and_output_dist(ctx.stock, input)
-            if hot is None:
-                awaitable.callbacks.append(self._watched)
-            else:
+            awaitable = self._look_up(ctx, input)
+            if hot is not None:
                 awaitable.callbacks.insert(0, partial(_changed, torch.add, hot))
         if ctx.lengths is not None:
             awaitable.callbacks.append(partial(_changed, torch.div, ctx.lengths))

@@ -91,6 +91,10 @@ class ShardedFAEFeatureProcessedEmbeddingBagCollection(StockProcessed):
         awaitable.callbacks.extend(part.callbacks)
         return awaitable
 
+    def prefetch(self, dist_input: KJTList, forward_stream: Any, ctx: FAEContext) -> None:
+        """Have the caches of the tables read the rows of cold lookups."""
+        self.collection.prefetch(dist_input, forward_stream, ctx)
+
     def _with_places(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
         """The same lookups, with places in the place of any weights."""
         places = torch.zeros_like(features.values(), dtype=torch.float32)

@@ -45,8 +45,8 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
         check_order(features)
 
     def _prepare(self, ctx: FAEContext, batch: SplitBatch) -> None:
-        """Find the place of each lookup, unless the tables serve all of them."""
-        if self._mode != "paper" or ctx.is_pure:
+        """Find the place of each lookup, unless all were sent in order."""
+        if not ctx.is_whole:
             written = self._written if batch.cold.values().dtype == torch.int64 else {}
             outputs = [(feature, written.get(table, 0)) for feature, table in self._outputs]
             ctx.sequences = sequences(batch, outputs, self._ids)
@@ -62,14 +62,12 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
         """
         hot = self._lookup_hot(ctx)
         if hot is None:
-            awaitable = self._stock.module.compute_and_output_dist(ctx.stock, input)
-            awaitable.callbacks.append(self._watched)
-            return awaitable
+            return self._look_up(ctx, input)
         hot = self._by_plan(hot)
         outputs = list(zip(self._stock.output_names, ctx.sequences, hot, strict=True))
         if ctx.is_pure:
             return LazyNoWait({name: s.jagged(found) for name, s, found in outputs})
-        awaitable = self._stock.module.compute_and_output_dist(ctx.stock, input)
+        awaitable = self._look_up(ctx, input)
         awaitable.callbacks.append(
             lambda cold: {
                 name: s.jagged(s.merged(cold[name].values(), found)) for name, s, found in outputs

@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
@@ -206,6 +208,28 @@ def table_kernels(
             yield group.emb_module, group.config.embedding_tables
 
 
+class LookupKey(NamedTuple):
+    """A key of what a lookup module takes: a feature's lookups in a shard on this rank."""
+
+    feature: str
+    table: str
+    column: int  # first of the shard
+    row: int  # first of the shard
+    rows: int
+    columns: int
+
+
+def lookup_keys(lookup: nn.Module) -> Iterator[LookupKey]:
+    """The keys of a lookup module, in order."""
+    groups: Any = lookup._emb_modules  # one for each kernel
+    for group in groups:
+        for table in group.config.embedding_tables:
+            row, column = table.local_metadata.shard_offsets
+            for feature in table.feature_names:
+                size = table.local_rows, table.local_cols
+                yield LookupKey(feature, table.name, column, row, *size)
+
+
 @contextmanager
 def without_clipping(kernel: SplitTableBatchedEmbeddingBagsCodegen) -> Iterator[None]:
     """Lookups of a kernel whose backward takes gradients as they are."""
@@ -256,6 +280,14 @@ def collection_settings(sharder: Any) -> dict[str, Any]:
 def remember_topology(reservation: HeuristicalStorageReservation, reserved: Topology) -> None:
     """Set the topology of a reservation that the planner's report shows."""
     reservation._last_reserved_topology = reserved
+
+
+def timeout_of(group: dist.ProcessGroup) -> timedelta:
+    """How long a collective of a group may take."""
+    # _device_types, _get_backend, _timeout: a group may have a backend for each kind of device
+    backend: Any = group._get_backend(group._device_types[0])
+    found: timedelta = backend.options._timeout
+    return found
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
