@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -381,22 +380,3 @@ def test_once_a_ring_is_used_that_nobody_sees_reads_are_unknown(
         one_step.render(explain(RunLog.open(run), step))
     cells = table(run, "kernel").to_pylist()
     assert not [row for row in cells if row["op"].startswith("cache_") and row["step"] >= used]
-
-
-@pytest.mark.parametrize("marks", [True, False])
-def test_sleep_in_a_phase_is_known_where_somebody_marks_it(tmp_path, marks):
-    with observe(run_dir=tmp_path / "run", quiet=True) as obs:
-        for _ in range(4):
-            with obs.step(), obs.phase("forward") if marks else nullcontext():
-                time.sleep(0.005)
-    steps = RunLog.open(tmp_path / "run").rank
-    asleep = {
-        name: steps.metric(f"sched/{name}_sleep_ns")[1:]
-        for name in ("transfer", "forward", "backward", "other")
-    }
-    marked = {"forward"} if marks else set()
-    assert {name for name, ns in asleep.items() if not np.isnan(ns).all()} == {"other"} | marked
-    assert asleep["forward" if marks else "other"].min() >= 5e6
-    for name in ("offcpu", "runqueue"):
-        assert np.isnan(steps.metric(f"sched/wait_{name}_ns")).all(), "no loader is marked"
-        assert not np.isnan(steps.metric(f"sched/work_{name}_ns")[1:]).any()

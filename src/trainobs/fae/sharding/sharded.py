@@ -379,7 +379,7 @@ class ShardedFAEModule(
                 self._overlay.watch(embeddings, by_tables=False)
         return [embeddings.to(self._output_type) for embeddings in hot]
 
-    def _look_up(self, ctx: FAEContext, sent: KJTList) -> LazyAwaitable[Any]:
+    def _lookup_sent(self, ctx: FAEContext, sent: KJTList) -> LazyAwaitable[Any]:
         """Embeddings of lookups that were sent, as the stock collection gives them."""
         stock = self._stock.module
         if not ctx.is_whole:

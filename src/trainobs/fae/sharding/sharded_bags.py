@@ -84,7 +84,7 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
         if hot is not None and ctx.is_pure:
             awaitable = self._pooled(ctx, hot)
         else:
-            awaitable = self._look_up(ctx, input)
+            awaitable = self._lookup_sent(ctx, input)
             if hot is not None:
                 awaitable.callbacks.insert(0, partial(_changed, torch.add, hot))
         if ctx.lengths is not None:

@@ -62,12 +62,12 @@ class ShardedFAEEmbeddingCollection(ShardedFAEModule):
         """
         hot = self._lookup_hot(ctx)
         if hot is None:
-            return self._look_up(ctx, input)
+            return self._lookup_sent(ctx, input)
         hot = self._by_plan(hot)
         outputs = list(zip(self._stock.output_names, ctx.sequences, hot, strict=True))
         if ctx.is_pure:
             return LazyNoWait({name: s.jagged(found) for name, s, found in outputs})
-        awaitable = self._look_up(ctx, input)
+        awaitable = self._lookup_sent(ctx, input)
         awaitable.callbacks.append(
             lambda cold: {
                 name: s.jagged(s.merged(cold[name].values(), found)) for name, s, found in outputs
