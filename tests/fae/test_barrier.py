@@ -13,6 +13,7 @@ import torch.distributed as dist
 from tests.fae.cases import profile_of
 from tests.fae.ranks import Ranks
 from tests.fae.small import case
+from trainobs.fae.sharding import hot_collections
 from trainobs.fae.sharding.barrier import RankBarrier, SyncPoint
 from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.hot_collections import HotCollections
@@ -95,8 +96,7 @@ def _in_other_orders(rank: int) -> None:
 
 def _of_models(patch: pytest.MonkeyPatch, count: int) -> list[RankBarrier]:
     """The barrier of a collection of each of some models, whose waits soon fail."""
-    new_group, short = dist.new_group, timedelta(seconds=1)
-    patch.setattr(dist, "new_group", lambda *of, **more: new_group(*of, timeout=short, **more))
+    patch.setattr(hot_collections, "timeout_of", lambda _: timedelta(seconds=1))
     assert dist.group.WORLD is not None
     made = []
     for _ in range(count):
@@ -105,3 +105,14 @@ def _of_models(patch: pytest.MonkeyPatch, count: int) -> list[RankBarrier]:
         assert overlay.barrier is not None
         made.append(overlay.barrier)
     return made
+
+
+def test_ranks_wait_as_long_as_the_group_says(pair: Ranks) -> None:
+    assert pair.run(_timeouts) == [[7.0, 7.0]] * 2
+
+
+def _timeouts(rank: int) -> list[float]:
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=7))
+    made = HotCollections(group)._host_group
+    assert made is not None
+    return [hot_collections.timeout_of(of).total_seconds() for of in (group, made)]
