@@ -130,16 +130,18 @@ def test_a_kind_of_batch_that_comes_at_each_so_many_steps_is_sampled_as_often(pe
     assert np.mean(kinds) == pytest.approx(1 / period, abs=4 * np.sqrt(1 / period / 2000))
 
 
+@pytest.mark.parametrize("ranks", [1, 8])
 @pytest.mark.parametrize(
     ("cost_ns", "every"), [(1e3, DENSEST), (10e6, 50), (1e6 * 999, SPARSEST), (1e12, SPARSEST)]
 )
-def test_automatic_sampling_keeps_to_its_budget(cost_ns, every):
-    interval = SamplingInterval()
+def test_automatic_sampling_keeps_to_its_budget_on_all_ranks_together(cost_ns, every, ranks):
+    interval = SamplingInterval(None, 0, ranks)
+    every *= ranks if every > DENSEST else 1
     for _ in range(100):
         interval.stepped(10e6)
         interval.sampled(cost_ns)
     assert interval.every == every
-    assert cost_ns / every <= 0.02 * 10e6 or every == SPARSEST
+    assert ranks * cost_ns / every <= 0.02 * 10e6 or every == SPARSEST * ranks
 
 
 class Stream:

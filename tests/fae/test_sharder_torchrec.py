@@ -5,6 +5,7 @@ They train a model of several collections one step, sharded and whole, and compa
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torchrec.distributed.embedding_types import ShardedEmbeddingModule
 from torchrec.distributed.fbgemm_qcomm_codec import (
     CommType,
     QCommsConfig,
@@ -30,6 +32,10 @@ from tests.fae.torchrec_tests import (
     sharding_single_rank_test_single_process,
 )
 from trainobs.fae import FAEProfile, TableProfile
+from trainobs.fae.sharding.sharded import ShardedFAEModule
+from trainobs.fae.sharding.sharded_processed import (
+    ShardedFAEFeatureProcessedEmbeddingBagCollection,
+)
 from trainobs.fae.sharding.sharder import FAEEmbeddingBagCollectionSharder
 
 SHARDINGS = ("table_wise", "row_wise", "column_wise", "table_column_wise", "table_row_wise")
@@ -139,3 +145,15 @@ def _train(
         random_seed=100,
         **settings,
     )
+
+
+@pytest.mark.parametrize(
+    "kind", [ShardedFAEModule, ShardedFAEFeatureProcessedEmbeddingBagCollection]
+)
+def test_pipelines_prefetch_by_the_arguments_of_torchrec(kind):
+    """`TrainPipelinePrefetchEMS` gives no stream."""
+    ours, theirs = (
+        [(one.name, one.default) for one in inspect.signature(of.prefetch).parameters.values()]
+        for of in (kind, ShardedEmbeddingModule)
+    )
+    assert ours == theirs

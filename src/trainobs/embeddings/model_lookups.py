@@ -78,7 +78,7 @@ class ModelLookups:
         modules = [module for module in serving if module is not None]
         self.hot_rows = HotRowReadings(modules, serial) if modules else None
         self._epoch = 0
-        self._interval = SamplingInterval(every, rank)
+        self._interval = SamplingInterval(every, rank, world_size)
         self._buffer = LookupBuffer(serial, self._interval, aside)
         self._totals = LookupTotals(self._found, self.counts, world_size, rank)
         seen = [site for site in self._found.sites if not site.unseen]

@@ -6,13 +6,14 @@ import math
 from random import Random
 
 SPARSEST = 1025
-"""Automatic sampling takes at least one of so many steps."""
+"""Automatic sampling takes at least one of so many steps, on all ranks together."""
 
 DENSEST = 17
 """Automatic sampling takes at most one of so many steps."""
 
 BUDGET_RATIO = 0.02
-"""Of the time of a step, what automatic sampling may cost all threads together."""
+"""Of the time of a step, what automatic sampling may cost: all threads, and all ranks, together.
+Ranks wait for each other, and so each for the samples of all."""
 
 _MEMORY_RATIO = 0.25
 
@@ -32,9 +33,11 @@ class SamplingInterval:
     Args:
         every: one of so many steps; None: automatic.
         rank: ranks sample other steps each, so that together they see more of them.
+        world_size: ranks of the job.
     """
 
-    def __init__(self, every: int | None = None, rank: int = 0) -> None:
+    def __init__(self, every: int | None = None, rank: int = 0, world_size: int = 1) -> None:
+        self._world_size = world_size
         self.every = every if every is not None else DENSEST
         self._automatic = every is None
         self._random = Random(_SEED + rank)
@@ -67,8 +70,9 @@ class SamplingInterval:
         """What sampling a step has cost, the training thread and the observer's together."""
         self._sample_ns = _smooth(self._sample_ns, cost_ns)
         if self._automatic and self._step_ns > 0:
-            wanted = math.ceil(self._sample_ns / (BUDGET_RATIO * self._step_ns))
-            self.every = max(DENSEST, min(SPARSEST, wanted))
+            cost_ns = self._sample_ns * self._world_size
+            wanted = math.ceil(cost_ns / (BUDGET_RATIO * self._step_ns))
+            self.every = max(DENSEST, min(SPARSEST * self._world_size, wanted))
 
 
 def _smooth(before: float, now: float) -> float:

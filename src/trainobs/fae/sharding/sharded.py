@@ -285,9 +285,12 @@ class ShardedFAEModule(
         """Note in the context what follows from the batch as a whole."""
         raise NotImplementedError
 
-    def prefetch(self, dist_input: KJTList, forward_stream: Any, ctx: FAEContext) -> None:
+    def prefetch(
+        self, dist_input: KJTList, forward_stream: Any = None, ctx: FAEContext | None = None
+    ) -> None:
         """Have the caches of the tables read the rows of cold lookups."""
-        if ctx.is_whole and self._mode != "paper":
+        joins = self._mode != "paper" and self._overlay.joins_mixed
+        if joins and (ctx is None or ctx.is_whole):
             dist_input = self._overlay.cold(self._lookups, dist_input)
         super().prefetch(dist_input, forward_stream, ctx)
 

@@ -91,7 +91,9 @@ class ShardedFAEFeatureProcessedEmbeddingBagCollection(StockProcessed):
         awaitable.callbacks.extend(part.callbacks)
         return awaitable
 
-    def prefetch(self, dist_input: KJTList, forward_stream: Any, ctx: FAEContext) -> None:
+    def prefetch(
+        self, dist_input: KJTList, forward_stream: Any = None, ctx: FAEContext | None = None
+    ) -> None:
         """Have the caches of the tables read the rows of cold lookups."""
         self.collection.prefetch(dist_input, forward_stream, ctx)
 
