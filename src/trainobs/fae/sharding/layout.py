@@ -10,10 +10,12 @@ optimizers keep one state for each row of each slab.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.modules.embedding_configs import DataType
 
@@ -151,3 +153,10 @@ def _columns(info: EmbeddingShardingInfo) -> list[tuple[int, int]]:
     """First column and width of each run of columns that the plan makes of a table."""
     spec: Any = info.param_sharding.sharding_spec
     return sorted({(shard.shard_offsets[1], shard.shard_sizes[1]) for shard in spec.shards})
+
+
+def without_weights(info: EmbeddingShardingInfo) -> EmbeddingShardingInfo:
+    """The same without the whole table, which would stay in memory."""
+    light = copy.copy(info)
+    light.param = torch.empty(0)
+    return light

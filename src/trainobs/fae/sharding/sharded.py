@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo, KJTListSplitsAwaitable
+from torchrec.distributed.embedding_sharding import KJTListSplitsAwaitable
 from torchrec.distributed.embedding_types import KJTList, ShardedEmbeddingModule
 from torchrec.distributed.types import (
     Awaitable,
@@ -40,7 +39,7 @@ from trainobs.fae.sharding.checks import (
 from trainobs.fae.sharding.context import FAEContext
 from trainobs.fae.sharding.hot_collections import HotCollections
 from trainobs.fae.sharding.keys import check_hot_keys, check_keys, check_order_of_keys, check_served
-from trainobs.fae.sharding.layout import lay_out
+from trainobs.fae.sharding.layout import lay_out, without_weights
 from trainobs.fae.sharding.mode import Mode
 from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
@@ -104,7 +103,7 @@ class ShardedFAEModule(
         self.module_sharding_plan = stock.module.module_sharding_plan
         replicated = replicated_tables(plan)
         self._configs = [config for config in configs if config.name not in replicated]
-        self._infos = [_without_weights(info) for info in infos]
+        self._infos = [without_weights(info) for info in infos]
         self._output_type = output_type(infos)
         stock.send(self._output_type)
         self._env = env
@@ -394,10 +393,3 @@ class ShardedFAEModule(
             return awaitable
         with self._overlay.serving(ctx.batch_number, self._device):
             return stock.compute_and_output_dist(ctx.stock, sent)
-
-
-def _without_weights(info: EmbeddingShardingInfo) -> EmbeddingShardingInfo:
-    """The same without the whole table, which would stay in memory."""
-    light = copy.copy(info)
-    light.param = torch.empty(0)
-    return light
