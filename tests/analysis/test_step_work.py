@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.analysis.runs import HOST, LOADER, steps_of, write
+from tests.analysis.runs import HOST, LOADER, MS, steps_of, write
 from trainobs import observe
 from trainobs.analysis.comparison import compare
 from trainobs.analysis.step_work import SAME_WORK, StepWork, work_of, work_ratio
@@ -126,3 +126,27 @@ def test_an_interval_leaves_room_for_small_last_batches(tmp_path, in_pass):
         assert alone > 1.2
     else:
         assert alone < 1.003
+
+
+def test_a_short_last_step_of_a_pass_is_less_work(tmp_path):
+    """Of 10 batches, with gradients of 4 accumulated, or of 2."""
+    sides = []
+    for name, counts in (("a", [4, 4, 2]), ("b", [2])):
+        taken = np.resize(np.array(counts, np.float64), 200)
+        table = steps_of(1, 9, loader__batch_count=taken, step__duration_ns=taken * MS)
+        loaders = [{**LOADER, "batch_size": 8, "serial": 0}]
+        facts = {"loaders": loaders, "host": {**HOST, "hostname": name}, "end": {}}
+        sides.append(RunLog.open(write(tmp_path / name, table, **facts)))
+    found = compare(sides[:1], sides[1:])
+    assert found["per"] == "sample"
+    assert found["gain"] == pytest.approx(1.0, rel=0.01)
+    assert found["answer"] == "none"
+    assert "a step of A has 3.34 batches of 8, and one of B has 2 batches of 8" in found["work"]
+
+
+@pytest.mark.parametrize(("batches", "is_same"), [(100 / 101, True), (0.98, False)])
+def test_runs_that_end_within_a_pass_have_equal_steps_for_all_that_is_known(batches, is_same):
+    whole, other = StepWork(1.0, (8,), in_pass=1000), StepWork(batches, (8,), in_pass=1000)
+    found = work_ratio([whole], [other])
+    assert (found.unit == "step") == is_same
+    assert found.off == pytest.approx(1 - batches if is_same else 0.001)

@@ -25,4 +25,4 @@ def test_a_loop_that_accumulates_gradients_tells_its_batches(tmp_path):
                     list(map(model, beside))
     run = RunLog.open(tmp_path / "run")
     assert run.rank.metric("loader/batch_count")[1:].tolist() == [3.0] * 8
-    assert work_of(run) == StepWork(3.0, (4,), in_pass=24)
+    assert work_of(run) == StepWork(3.0, (4,), in_pass=24, usual=3.0)

@@ -106,7 +106,7 @@ def facts(run: RunLog) -> dict[str, Any]:
             if name in one
         },
         "loaders": count or None,
-        _BATCHES: None if work.batches is None else round(work.batches, 1),
+        _BATCHES: work.usual,
         "torch_threads": settings.get("torch_threads"),
         "cpus": known.usable_cpus,
         "world_size": known.world_size,

@@ -16,6 +16,9 @@ MOST_OFF = 0.5
 """Of the samples of a step that its batches may lack, from which on nobody knows how many it has:
 a pass of two batches has a whole one, and one of any size."""
 
+SAME = 0.01
+"""Share that steps of equal settings may differ by in batches: one run may end within a pass."""
+
 BATCH_COUNT = "loader/batch_count"
 
 
@@ -23,18 +26,21 @@ class StepWork(NamedTuple):
     """What a step takes.
 
     Attributes:
-        batches: of all loaders; None: nobody counted them.
+        batches: of all loaders, in the mean, as the time of a step is one: the last step of a pass
+            may have fewer; None: nobody counted them.
         batch_sizes: of these, each once, ascending; none where they do not say, as one with a
             sampler of batches.
         has_loaders: whether there is any loader of torch.
         in_pass: fewest batches in a pass over one of them, the last of which may be smaller; None:
             it is not known.
+        usual: batches of most steps.
     """
 
     batches: float | None
     batch_sizes: tuple[int, ...]
     has_loaders: bool = True
     in_pass: int | None = None
+    usual: float | None = None
 
     def told(self) -> str:
         """In words."""
@@ -48,16 +54,17 @@ class StepWork(NamedTuple):
 def work_of(run: RunLog) -> StepWork:
     """What a step of a run takes, as far as it is known."""
     counts = run.rank.metric(BATCH_COUNT)[run.rank.step() != SETUP]
-    counts = counts[counts > 0]  # a step may be made of the batch of the one before
+    counts = counts[np.isfinite(counts)]
+    some = counts[counts > 0]  # a step may be made of the batch of the one before
     loaders = _training(run)
     sizes: set[Any] = {one.get("batch_size") for one in loaders}
     lengths = [one["batches"] for one in loaders if one.get("batches")]
     return StepWork(
-        # The median: the last step of a pass may have fewer, and that is no setting.
-        float(np.median(counts)) if len(counts) else None,
+        float(counts.mean()) if len(some) else None,
         () if None in sizes else tuple(sorted(sizes)),
         bool(run.info.get("loaders")),
         min(lengths, default=None),
+        float(np.median(some)) if len(some) else None,
     )
 
 
@@ -101,7 +108,7 @@ def work_ratio(old: Sequence[StepWork], new: Sequence[StepWork]) -> WorkRatio:
                 return WorkRatio(unknown=told)
     a, b = old[0], new[0]
     if _is_same(a, b):
-        return SAME_WORK
+        return SAME_WORK._replace(off=_off(a, b))
     told = f"a step of A has {a.told()}, and one of B has {b.told()}"
     ratio = 1.0 if a.batches is None or b.batches is None else b.batches / a.batches
     if not a.batch_sizes and not b.batch_sizes:
@@ -121,8 +128,13 @@ def _lacking(work: StepWork) -> float:
     return 1 / work.in_pass if work.in_pass else 0.0
 
 
+def _off(a: StepWork, b: StepWork) -> float:
+    """By how much their numbers of batches differ, as a share; as far as is known."""
+    if a.batches is None or b.batches is None:
+        return 0.0
+    return 1 - min(a.batches, b.batches) / max(a.batches, b.batches)
+
+
 def _is_same(a: StepWork, b: StepWork) -> bool:
     """Whether two steps take as much, as far as is known."""
-    is_counted = a.batches is not None and b.batches is not None
-    are_as_many = a.batches == b.batches or not is_counted
-    return are_as_many and len({a.batch_sizes, b.batch_sizes} - {()}) <= 1
+    return _off(a, b) <= SAME and len({a.batch_sizes, b.batch_sizes} - {()}) <= 1
