@@ -49,6 +49,7 @@ OBJECTS = ROOT / "src" / "trainobs" / "probes" / "objects"
 HEADERS = (
     *("bpf/trainobs_probe.h", "bpf/own_preemption.h"),
     *("bpf/vmlinux.h", "bpf/linux/*.h", "bpf/vendor/bpf/*.h"),
+    "bpf/vendor/libbpf-1.7/bpf/*.h",  # before bpf/*.h where that libbpf runs: probes/usdt.py
     *("bpf/trainobs_bcc.c", "bpf/trainobs.h", "bpf/task_state.h", "bpf/own.h"),  # of a BccProbe
 )
 """What a program of a user's includes; below `include/` without the first of these folders."""

@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.kernel.observed import ObservedKernel
+from trainobs.probes.own_probe import Probe
+from trainobs.probes.own_programs import OwnPrograms
+
 GETSID = 124 if os.uname().machine == "x86_64" else 156  # torch never calls it
 
 # By hand, since few machines have <sys/sdt.h>: what DTRACE_PROBE1(tobs, mark, n) is there.
@@ -113,3 +117,14 @@ def source(place: Path, text: str = SOURCE, name: str = "own.c") -> Path:
 def do(place: Path, calls: int, called: int, marked: int) -> None:
     """What an outsider is told to do."""
     Marked(place).do(calls, called, marked)
+
+
+class Own:
+    """This process, with programs beside ours."""
+
+    def __init__(self, *probes: Probe) -> None:
+        self._observed = ObservedKernel((), required=False, own=probes)
+        self.programs: OwnPrograms = self._observed.kernel.own
+        self.during = self._observed.during_own
+        self.stop = self._observed.stop
+        self.maps = self._observed.kernel._probes.maps

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from tests.kernel.lifetime import own_programs, still_loaded
-from tests.kernel.observed import ObservedKernel
-from tests.kernel.own import COUNTERS, GETSID, Marked, do, source
+from tests.kernel.own import COUNTERS, GETSID, Marked, Own, do, source
 from tests.kernel.processes import Outsider, fork, in_child, in_thread, in_worker
 from trainobs.core.abi import OWN_COUNTERS
 from trainobs.core.errors import ProbeError
@@ -52,17 +51,6 @@ def marked(place: Path) -> Marked:
 def built(place: Path) -> Path:
     """The object of the programs of `own.SOURCE`."""
     return compile_source(source(place), place / "own.bpf.o")
-
-
-class Own:
-    """This process, with programs beside ours."""
-
-    def __init__(self, *probes: Probe) -> None:
-        self._observed = ObservedKernel((), required=False, own=probes)
-        self.programs: OwnPrograms = self._observed.kernel.own
-        self.during = self._observed.during_own
-        self.stop = self._observed.stop
-        self.maps = self._observed.kernel._probes.maps
 
 
 @pytest.fixture
@@ -250,13 +238,6 @@ def test_a_broken_object_is_refused_and_ends_nothing(place: Path, built: Path, k
     assert own.programs.status.pop("fine.c") == "on"
     (told,) = own.programs.status.values()
     assert told.startswith(("cannot use", "cannot open", "cannot link", "cannot load"))
-
-
-def test_a_file_without_the_mark_is_said_to_have_none(place: Path, marked: Marked) -> None:
-    text = HEAD.format("m") + MARKS + 'SEC("usdt") int p(void *r) { return 0; }'
-    own = Own(Probe(source(place, text, "m.c"), attach={"p": f"usdt/{marked.path}:tobs:no"}))
-    own.stop()
-    assert own.programs.status["m.c"].endswith(f": {marked.path} has no mark tobs:no")
 
 
 def test_a_file_is_told_by_the_name_that_the_program_has_for_it(

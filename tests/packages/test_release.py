@@ -135,7 +135,8 @@ def test_a_wheel_holds_the_probes_for_its_machine_and_no_other_machine_code(dist
     native = ("core/_lookups.so", "steps/_fast_path.abi3.so")
     in_c = {f"trainobs/{name}": OF_MACHINE[arch] for name in native}
     assert machines == in_c | {f"{folder}/{name}.bpf.o": EM_BPF for name in objects}
-    included = {"trainobs_probe.h", "trainobs_bcc.c", "vmlinux.h", "bpf/usdt.bpf.h"}
+    included = {"trainobs_probe.h", "trainobs_bcc.c", "vmlinux.h"}
+    included |= {"bpf/usdt.bpf.h", "libbpf-1.7/bpf/usdt.bpf.h"}
     assert {f"{folder}/include/{name}" for name in included} <= files.keys()
 
 

@@ -205,3 +205,23 @@ def test_refusals_are_told_in_the_words_of_1_0() -> None:
     assert told[-1] == end
     assert not any("Retrying" in line for line in told)
     assert libbpf_log._as_of_1_0([*new, end]) == [*new, end]
+
+
+def test_names_of_errors_are_told_as_words() -> None:
+    """libbpf 1.6 and newer have names."""
+    lines = [
+        "libbpf: prog 'tobs_fork': BPF program load failed: -EACCES",
+        "libbpf: Error loading ELF section .BTF: -EINVAL.",
+        "libbpf: prog 'f': failed to create uprobe 'lib-ENOENT.so:0x1' perf event: -ENOSUCH",
+    ]
+    assert libbpf_log._as_of_1_0(lines) == [
+        "libbpf: prog 'tobs_fork': BPF program load failed: Permission denied",
+        "libbpf: Error loading ELF section .BTF: Invalid argument.",
+        lines[2],
+    ]
+
+
+def test_a_missing_function_is_not_told_as_one_at_address_0() -> None:
+    """libbpf 1.3 to 1.7 do so of a file with one table of symbols."""
+    newer = "libbpf: elf: 'f' is 0 in symtab for 'm.so': should not be 0 in a shared library"
+    assert libbpf_log._as_of_1_0([newer]) == ["libbpf: elf: failed to find symbol 'f' in 'm.so'"]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes.compiler import FLAGS, TARGET_ARCH, compiler_command, without_compiler
+from trainobs.probes.libbpf import open_library, version_of
+from trainobs.probes.usdt import header_folders
 
 OBJECTS = Path(__file__).parent / "objects"
 """Where the compiled programs are, and what a program of the user's includes."""
@@ -22,17 +24,19 @@ _TOLD_LINES = 3
 def compile_source(
     source: Path, target: Path, choice: str = "auto", defines: Sequence[str] = ()
 ) -> Path:
-    """Compile `source` to an object at `target`, with some macros; its path.
+    """Compile `source` to an object at `target`, with some macros, for this libbpf; its path.
 
     Raises:
-        ProbeError: NO_COMPILER; REFUSED with the compiler's words.
+        ProbeError: NO_COMPILER; NO_LIBBPF; REFUSED with the compiler's words.
     """
     failed = f"cannot compile {source.name}"
     compiler = compiler_command(choice)
     if compiler is None:
         raise ProbeError(ProbeCause.NO_COMPILER, failed, *without_compiler(choice))
     arch = TARGET_ARCH.get(platform.machine(), platform.machine())
-    command = [*compiler, *FLAGS, f"-D__TARGET_ARCH_{arch}", f"-I{OBJECTS / 'include'}"]
+    folders = (*header_folders(version_of(open_library())), "")
+    command = [*compiler, *FLAGS, f"-D__TARGET_ARCH_{arch}"]
+    command += [f"-I{OBJECTS / 'include' / folder}" for folder in folders]
     command += [f"-D{name}" for name in defines]
     command += ["-c", str(source), "-o", str(target)]
     command = ["sh", "-c", 'ulimit -t "$0"; exec "$@"', str(_CPU_S), *command]

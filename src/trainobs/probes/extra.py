@@ -12,6 +12,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.files import close_all
 from trainobs.probes.compiling import OBJECTS
@@ -25,6 +28,7 @@ from trainobs.probes.libbpf import (
 from trainobs.probes.libbpf_log import captured_log
 from trainobs.probes.loader import each_of, error_text, let_be_called, need_usable, refusal
 from trainobs.probes.remedies import missing_mark, remedy
+from trainobs.probes.usdt import SPECIFICATIONS, are_as_the_object_reads_them
 
 _OURS = ("anon_inode:bpf-", "anon_inode:bpf_", "anon_inode:btf", "anon_inode:[perf_event]")
 """What descriptors of programs, maps, links, types and uprobes lead to."""
@@ -270,6 +274,27 @@ class ExtraObject:
             self._links += [link] if link else []  # before anything can go wrong
         if not link:
             raise self._refused(f"attach `{program}` to {place} of", error, log, place)
+        if place.startswith("usdt") and not are_as_the_object_reads_them(self._specifications()):
+            version = self._library.libbpf_version_string().decode()
+            raise ProbeError(
+                ProbeCause.REFUSED,
+                f"cannot attach `{program}` to {place} of {self._name}",
+                f"libbpf {version} writes down arguments of marks otherwise than the usdt.bpf.h "
+                "that the object was compiled with, so the program would read others",
+                f"give the source; or compile the object with usdt.bpf.h of libbpf {version}",
+            )
+
+    def _specifications(self) -> npt.NDArray[np.uint8]:
+        """Where libbpf says that arguments of marks are."""
+        library, handle = self._library, self._maps[SPECIFICATIONS]
+        entries, size = (
+            f(handle) for f in (library.bpf_map__max_entries, library.bpf_map__value_size)
+        )
+        found = np.zeros((entries, size), np.uint8)
+        for number, row in enumerate(found):
+            key = C.byref(C.c_int(number))
+            library.bpf_map_lookup_elem(self.map_fd(SPECIFICATIONS), key, row.ctypes.data)
+        return found
 
     def _refused(self, what: str, error: int, log: list[str], place: str = "") -> ProbeError:
         number = abs(error)

@@ -94,6 +94,8 @@ _SIGNATURES: _Signatures = {
     "bpf_iter_create": (C.c_int, [C.c_int]),
     "bpf_map__name": (C.c_char_p, [_Pointer]),
     "bpf_map__fd": (C.c_int, [_Pointer]),
+    "bpf_map__max_entries": (C.c_uint32, [_Pointer]),
+    "bpf_map__value_size": (C.c_uint32, [_Pointer]),
     "bpf_map__set_max_entries": (C.c_int, [_Pointer, C.c_uint32]),
     "bpf_map__reuse_fd": (C.c_int, [_Pointer, C.c_int]),
     "bpf_map__initial_value": (_Pointer, [_Pointer, C.POINTER(C.c_size_t)]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as C
+import errno
 import os
 import re
 import threading
@@ -16,14 +17,26 @@ _WARNING = 0  # enum libbpf_print_level: LIBBPF_WARN
 _UNNAMED = re.compile(r"libbpf: load bpf program failed: (.*)")
 _NAMED = re.compile(r"libbpf: failed to load program '(\w+)'")
 _BARE_LOG = re.compile(r"libbpf: \n(.*)", re.DOTALL)
+_BY_NAME = re.compile(r"(?<= )-(E[A-Z0-9]+)\b")
+_IS_0 = re.compile(r"'(.*)' is 0 in symtab for '(.*)': .*")
 _NO_NEWS = "Retrying without BTF."  # of maps of maps, with which 0.5 tries so in vain
 
 
+def _words_of(name: re.Match[str]) -> str:
+    number = getattr(errno, name[1], None)
+    return name[0] if number is None else os.strerror(number)
+
+
 def _as_of_1_0(lines: list[str]) -> list[str]:
-    """A refusal in the words of libbpf 1.0; 0.5 says last which program it is about."""
+    """What is refused, in the words of libbpf 1.0.
+
+    0.5 says last which program it is about; 1.3 and newer call a missing symbol 0 where a file has
+    but one table of them; 1.6 and newer have the names of errors in the place of words.
+    """
     said: list[str] = []
     pending: list[str] = []
-    for line in lines:
+    for told in lines:
+        line = _BY_NAME.sub(_words_of, _IS_0.sub(r"failed to find symbol '\1' in '\2'", told))
         if match := _UNNAMED.match(line):
             pending = [f"BPF program load failed: {match[1]}"]
         elif pending and (match := _BARE_LOG.match(line)):
