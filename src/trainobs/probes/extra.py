@@ -148,7 +148,7 @@ class ExtraObject:
         """Attach a program to a mark that a library or an executable has in its code.
 
         Raises:
-            ProbeError: NO_LIBBPF: it is older than 0.8; REFUSED.
+            ProbeError: NO_LIBBPF: it is too old; REFUSED.
         """
         self._need_names(program)
         words = (os.fsencode(path), provider.encode(), name.encode())
@@ -263,7 +263,7 @@ class ExtraObject:
             raise ProbeError(
                 ProbeCause.NO_LIBBPF,
                 f"cannot attach `{program}` of {self._name}",
-                f"libbpf {version} cannot attach by function name or USDT; 0.8 or newer is needed",
+                f"libbpf {version} cannot attach by function name (0.8 can) or USDT (1.0 can)",
                 RENEW,
             )
 

@@ -23,6 +23,7 @@ _BY_KIND = {
 _BY_WORDS = {
     "kernel BTF type ID": _KERNEL,
     "check ELF section name": 'write a SEC() that libbpf knows, such as SEC("tp_btf/sys_enter")',
+    "LINUX_HAS_BPF_COOKIE": "install libbpf 1.0 or newer, which programs at marks (USDT) need",
     "usdt.bpf.h": "include <bpf/usdt.bpf.h> after trainobs_probe.h",
     "BTF info": "compile it with -g, which adds types (BTF); or give the source",
 }
