@@ -156,19 +156,30 @@ def test_random_reads_hit_exactly_what_cachestat_finds(
 def test_a_read_that_would_not_wait_leaves_its_misses_to_the_one_that_does(
     observed: ObservedKernel, files: list[Path]
 ) -> None:
+    refused = 0
+
     def read() -> None:
+        nonlocal refused
         for path in files:
             fd, buffer = os.open(path, os.O_RDONLY), bytearray(path.stat().st_size)
-            with pytest.raises(BlockingIOError):
+            try:
                 os.preadv(fd, [buffer], 0, os.RWF_NOWAIT)
+            except BlockingIOError:
+                refused += 1
             assert os.preadv(fd, [buffer], 0) > 0
             os.close(fd)
 
     def attempt() -> tuple[Counts, int]:
+        nonlocal refused
         evict(*files)
+        refused = 0
         return observed.during(read), sum(map(cached_pages, files)) * PAGE
 
-    got, cached = observed.undisturbed(attempt, *files)
+    for _ in range(8):  # the disk may be done before the kernel looks, if the CPU is taken away
+        got, cached = observed.undisturbed(attempt, *files)
+        if refused == len(files):
+            break
+    assert refused == len(files)
     assert cached == IN_MEMORY
     assert got.bytes(Op.CACHE_READ, DATA, MAIN) == got.bytes(Op.CACHE_MISS, DATA, MAIN) == cached
     assert got.count(Op.CACHE_READ, DATA) == got.count(Op.DEMAND_MISS, DATA) == len(files)
