@@ -95,7 +95,9 @@ class ShardedFAEModule(
         check_plan(configs, plan, env, profile, mode, is_weighted)
         kind = StockBags if self._pools else StockSequences
         infos = kind.infos(module, plan, settings.get("fused_params"))
-        check_optimizers(infos, settings.get("device") or torch.device("cpu"))
+        # with its number: "cuda" is no key of what is there for the batches of "cuda:0"
+        self._device = torch.empty(0, device=settings.get("device") or "cpu").device
+        check_optimizers(infos, self._device)
         stock = kind(module, plan, env, **settings)
         super().__init__(settings.get("qcomm_codecs_registry"))
         stock.share_with(self)
@@ -110,7 +112,6 @@ class ShardedFAEModule(
         self._mode = mode
         self._is_weighted = is_weighted
         self._module_fqn: str | None = settings.get("module_fqn")
-        self._device: torch.device = settings.get("device") or torch.device("cpu")
         served = [(feature, c.name) for c in configs for feature in c.feature_names]
         names = {f"{feature}@{table}": (feature, table) for feature, table in served}
         names.update((one[0], one) for one in served)  # TorchRec adds the table if there are two
