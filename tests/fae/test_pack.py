@@ -175,10 +175,12 @@ def test_a_data_set_that_makes_batches_itself_is_packed():
         def __getitem__(self, index):
             return to_batch([make_input(4 * index + i) for i in range(4)])
 
-    loader = DataLoader(Batches(10), batch_size=None, shuffle=True)
-    batches = list(pack(loader, profile(0.9), window=4))
+    packed = pack(DataLoader(Batches(10), batch_size=None, shuffle=True), profile(0.9), window=4)
+    batches = list(packed)
     assert sorted(numbers(batches)) == list(range(40))
     assert any(map(is_pure, batches))
+    with pytest.raises(TypeError, match="no length"):  # its sampler counts batches
+        len(packed)
 
 
 def test_batches_without_inputs_are_passed_over():

@@ -9,11 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
@@ -280,14 +278,6 @@ def collection_settings(sharder: Any) -> dict[str, Any]:
 def remember_topology(reservation: HeuristicalStorageReservation, reserved: Topology) -> None:
     """Set the topology of a reservation that the planner's report shows."""
     reservation._last_reserved_topology = reserved
-
-
-def timeout_of(group: dist.ProcessGroup) -> timedelta:
-    """How long a collective of a group may take."""
-    # _device_types, _get_backend, _timeout: a group may have a backend for each kind of device
-    backend: Any = group._get_backend(group._device_types[0])
-    found: timedelta = backend.options._timeout
-    return found
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
