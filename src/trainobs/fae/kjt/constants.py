@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 
 @lru_cache(maxsize=1024)
@@ -29,10 +27,3 @@ def constant(
     """
     with torch.inference_mode(False):  # an evaluation may be the first to ask, a training the next
         return torch.tensor(numbers, dtype=dtype, device=device)
-
-
-def permuted(kjt: KeyedJaggedTensor, order: Sequence[int]) -> KeyedJaggedTensor:
-    """`kjt.permute(order)`, which by itself makes a tensor of the order for each batch."""
-    places = constant(tuple(order), kjt.device(), torch.int32)
-    result: KeyedJaggedTensor = kjt.permute(list(order), places)
-    return result

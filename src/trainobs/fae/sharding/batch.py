@@ -11,6 +11,7 @@ from torchrec.distributed.embedding_types import KJTList
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.kjt.constants import constant
+from trainobs.fae.kjt.jagged import by_lookup, lengths_of
 from trainobs.fae.profile.profile import FAEProfile
 
 Process = Callable[[KJTList], KJTList]
@@ -42,12 +43,6 @@ class SplitBatch(NamedTuple):
         return tuple(keys[pair] for pair in self.pairs)
 
 
-def lengths_of(kjt: KeyedJaggedTensor) -> Tensor:
-    """Lookups of each bag: [keys, inputs]."""
-    lengths: Tensor = kjt.lengths()
-    return lengths.view(len(kjt.keys()), kjt.stride())
-
-
 class SlotRows:
     """The row of each slot, in some numbering of rows.
 
@@ -75,10 +70,7 @@ class SlotRows:
 
     def lookup(self, hot: KeyedJaggedTensor, features: Sequence[str]) -> Tensor:
         """int64[lookups]: the row of each slot of `hot`, whose keys stand for these features."""
-        starts = constant(tuple(self._starts.get(f, 0) for f in features), hot.device())
-        counts = hot.lengths().view(len(features), -1).sum(1)
-        lookups = hot.values().numel()
-        shifts = torch.repeat_interleave(starts, counts, output_size=lookups)
+        (shifts,) = by_lookup(hot, (self._starts.get(feature, 0) for feature in features))
         return self._rows.index_select(0, (hot.values() + shifts).long())
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.jagged import lengths_of
 from trainobs.fae.kjt.split import cold_count, read_mark
-from trainobs.fae.sharding.batch import SlotRows, SplitBatch, WholeBatch, lengths_of
+from trainobs.fae.sharding.batch import SlotRows, SplitBatch, WholeBatch
 
 
 class FeatureSequence(NamedTuple):

@@ -21,7 +21,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.kjt.expand import without_inverse
+from trainobs.fae.kjt.jagged import with_values
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.model_tables import trained_row_bytes
@@ -264,8 +264,8 @@ class ShardedFAEModule(
         features = maybe_td_to_kjt(features, self._features)
         if features.variable_stride_per_key():
             features = self._expanded(features)
-        elif features.inverse_indices_or_none() is not None:
-            features = without_inverse(features)
+        elif features.inverse_indices_or_none() is not None:  # of bags that no inputs share
+            features = with_values(features, features.values())
         self._check(features)
         batch = self._split(ctx, features)
         awaitable = self._send_cold(ctx, batch)
