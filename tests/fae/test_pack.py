@@ -327,7 +327,7 @@ def test_a_window_is_pinned_whole(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: any(tensor is c for c in copies))
     values = pinned.redivided(3, 9).batch(0, pure=False).sparse_features.values()
     assert values.untyped_storage().data_ptr() in {c.untyped_storage().data_ptr() for c in copies}
-    assert not window.redivided(3, 9)._is_pinned
+    assert not window.redivided(3, 9).leaves[window.split_leaf].lengths.is_pinned()
 
 
 def test_a_loader_of_another_class_is_packed_into_pinned_memory_if_it_pins():

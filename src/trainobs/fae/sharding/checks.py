@@ -20,7 +20,7 @@ from torchrec.modules.embedding_configs import (
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.layout import HotLayout
-from trainobs.fae.sharding.torchrec_private import Plan
+from trainobs.fae.sharding.torchrec_private import Plan, has_optimizer
 
 _CACHING = "fused_uvm_caching"
 _KERNELS = ("fused", "fused_uvm", _CACHING)
@@ -285,7 +285,7 @@ def _replicated_sequences(config: BaseEmbeddingConfig) -> _Refusal:
 
 def _dropped_optimizer(info: EmbeddingShardingInfo) -> _Refusal:
     return (
-        getattr(info.param, "_optimizer_classes", [None])[0] is not None,
+        has_optimizer(info.param),
         "a data_parallel plan, under which TorchRec drops the optimizer of "
         "apply_optimizer_in_backward and leaves the table untrained",
         "train it with an optimizer of the model's other parameters, or plan it table_wise",

@@ -46,7 +46,7 @@ from trainobs.fae.sharding.checks import optimizer_of
 from trainobs.fae.sharding.layout import optimizer_settings
 from trainobs.fae.sharding.owners import owners, serving
 from trainobs.fae.sharding.planner import check_room, needed_bytes
-from trainobs.fae.sharding.rates import LookupCounts
+from trainobs.fae.sharding.rates import LookupCounts, rate_of
 from trainobs.fae.sharding.torchrec_private import (
     StockBags,
     StockSequences,
@@ -59,7 +59,6 @@ from trainobs.fae.sharding.write_back import (
     Link,
     WriteBack,
     backing_shards,
-    rate_of,
     rows_in,
 )
 

@@ -262,9 +262,14 @@ def set_lookup_count(kernel: SplitTableBatchedEmbeddingBagsCodegen, count: int) 
     kernel.iter.fill_(count)
 
 
+def has_optimizer(parameter: Any) -> bool:
+    """Whether `apply_optimizer_in_backward` gave a parameter an optimizer."""
+    return getattr(parameter, "_optimizer_classes", [None])[0] is not None
+
+
 def set_optimizer(parameter: Any, settings: dict[str, Any]) -> None:
     """Have a sharded collection train a parameter by these settings of FBGEMM's optimizers."""
-    # where apply_optimizer_in_backward leaves the optimizers of a parameter, and their arguments
+    # _optimizer_classes, _optimizer_kwargs: where apply_optimizer_in_backward leaves them
     parameter._optimizer_classes, parameter._optimizer_kwargs = [None], [settings]
 
 
