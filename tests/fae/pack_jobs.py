@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from tests.fae.packing import Inputs, Stream, collate, digest, inputs_of, is_pure, profile
 from trainobs.core.errors import FAEError
-from trainobs.fae import ShuffleScheduler, pack
+from trainobs.fae import ShuffleScheduler, pack, pack_data_module
 from trainobs.fae.kjt import host_group
 
 Case = dict[str, Any]
@@ -131,9 +131,20 @@ def patience_s(rank: int) -> float:
     """The timeout of what `pack` exchanges, in a job with one of 7 s."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host_group, "timeout_of", lambda of: timedelta(seconds=7 * _is_all(of)))
-        group = pack([], profile(0.9))._group
+        group = pack([], profile(0.9)).group
     assert group is not None
     return host_group.timeout_of(group).total_seconds()
+
+
+def groups_of_a_data_module(rank: int) -> int:
+    """Of the loaders of three epochs."""
+
+    class Data:
+        def train_dataloader(self) -> list[Any]:
+            return []
+
+    module = pack_data_module(Data(), profile(0.9))
+    return len({id(module.train_dataloader().group) for _ in range(3)})
 
 
 def _is_all(group: dist.ProcessGroup) -> bool:

@@ -130,6 +130,10 @@ def test_all_ranks_are_told_where_one_goes_on_with_other_inputs(pair: Ranks):
     assert second == (0, "other inputs in window 0 of epoch 0")
 
 
+def test_the_loaders_of_a_data_module_have_one_group(pair: Ranks):
+    assert pair.run(pack_jobs.groups_of_a_data_module) == [1, 1]
+
+
 def test_ranks_wait_as_long_as_the_job_says(pair: Ranks):
     assert pair.run(pack_jobs.patience_s) == [7.0, 7.0]
 

@@ -131,6 +131,11 @@ class PackedLoader:
     Each iteration is the next epoch; `set_epoch` says otherwise. An epoch begins with its first
     batch, so that an iterator that is never asked changes nothing, and ends with its last one.
     One iterator at a time.
+
+    Attributes:
+        loader: that is packed.
+        scheduler: of pure and mixed batches.
+        group: the ranks, for what they exchange on hosts; None for a single one.
     """
 
     def __init__(
@@ -145,7 +150,7 @@ class PackedLoader:
         self.scheduler = scheduler
         self._window_settings = window_settings
         self._settings = settings
-        self._group = group
+        self.group = group
         self._source = WindowSource(loader, window_settings)
         self._given_size = window_settings.packer.batch_size
         self._is_resumed = False
@@ -277,7 +282,7 @@ class PackedLoader:
         """The next window with anything to do, and what all ranks do in it; None after the last."""
         while True:
             window = self._read(windows, place)
-            offers = exchange(self._offer(window, place), self._group)
+            offers = exchange(self._offer(window, place), self.group)
             agreement = agree(offers, self._settings.drop_last)
             if window is None or agreement is None:
                 return None
@@ -293,8 +298,8 @@ class PackedLoader:
                 check_window(place, window.digest)
             return window
         except Exception:
-            if self._group is not None:
-                exchange(self._offer(None, place, failed=1), self._group)
+            if self.group is not None:
+                exchange(self._offer(None, place, failed=1), self.group)
             raise
 
     def _offer(self, window: PackedWindow | None, place: EpochPosition, failed: int = 0) -> Offer:

@@ -11,8 +11,7 @@ from torchrec.distributed.embedding_types import KJTList
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 from torchrec.streamable import Multistreamable
 
-from trainobs.fae.kjt.constants import constant
-from trainobs.fae.kjt.jagged import by_lookup, lengths_of
+from trainobs.fae.kjt.jagged import by_lookup, constant, lengths_of
 from trainobs.fae.profile.profile import FAEProfile
 
 Process = Callable[[KJTList], KJTList]

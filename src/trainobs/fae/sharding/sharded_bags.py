@@ -21,9 +21,8 @@ from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.kjt.constants import constant
 from trainobs.fae.kjt.expand import expanded
-from trainobs.fae.kjt.jagged import lengths_of
+from trainobs.fae.kjt.jagged import constant, lengths_of
 from trainobs.fae.sharding.batch import FAEContext, SplitBatch
 from trainobs.fae.sharding.checks import DIVIDED_BY_COLLECTION
 from trainobs.fae.sharding.keys import check_weights

@@ -32,7 +32,7 @@ from torchrec.distributed.types import ParameterSharding
 from torchrec.distributed.utils import modify_input_for_feature_processor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from trainobs.fae.kjt.constants import constant
+from trainobs.fae.kjt.jagged import constant
 
 Plan = Mapping[str, ParameterSharding]  # by table
 
