@@ -62,7 +62,7 @@ def _sharded(tables: list[EmbeddingBagConfig], profile: FAEProfile) -> Any:
 
 
 def _measure(collection: Any, profile: FAEProfile, rounds: int) -> dict[str, Any]:
-    write_back = collection._overlay._rows.write_back
+    write_back = collection._overlay.rows.write_back
     rows = sum(len(table.hot_ids) for table in profile.tables)
     largest = max(profile.tables, key=lambda table: len(table.hot_ids))
     sample = min(2_000, len(largest.hot_ids))

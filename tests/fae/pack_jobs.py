@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
+import pytest
+import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
 from tests.fae.packing import Inputs, Stream, collate, digest, inputs_of, is_pure, profile
 from trainobs.core.errors import FAEError
-from trainobs.fae import ShuffleScheduler, pack
+from trainobs.fae import ShuffleScheduler, pack, pack_data_module
+from trainobs.fae.kjt import host_group
 
 Case = dict[str, Any]
 """hot: ratio; counts: inputs of each rank; size, window, seed, drop_last: as for `pack`."""
@@ -94,8 +98,6 @@ def resumed(rank: int) -> tuple[list[str], list[str]]:
         loader: DataLoader[Any] = DataLoader(data, 4, sampler=sampler, collate_fn=collate)
         return pack(loader, profile(0.9), window=4, scheduler=ShuffleScheduler())
 
-    import torch.distributed as dist
-
     first, whole = packed(), []
     states: list[Any] = [None]
     for i, batch in enumerate(first):
@@ -106,6 +108,47 @@ def resumed(rank: int) -> tuple[list[str], list[str]]:
     second = packed()
     second.load_state_dict(states[0])
     return whole[6:], [digest(batch) for batch in second]
+
+
+def resumed_elsewhere(rank: int) -> tuple[int, str]:
+    """Batches of the rest of an epoch until it is noticed that rank 1 reads others, and how."""
+    loaders: list[DataLoader[Any]] = [
+        DataLoader(Inputs(80, first), 4, collate_fn=collate) for first in (0, 1000 * rank)
+    ]
+    begun, other = (pack(loader, profile(0.9), window=5) for loader in loaders)
+    next(iter(begun))
+    other.load_state_dict(begun.state_dict())
+    batches = 0
+    try:
+        for _ in other:
+            batches += 1
+    except FAEError as error:
+        return batches, error.found
+    return batches, "nothing"
+
+
+def patience_s(rank: int) -> float:
+    """The timeout of what `pack` exchanges, in a job with one of 7 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_group, "timeout_of", lambda of: timedelta(seconds=7 * _is_all(of)))
+        group = pack([], profile(0.9)).group
+    assert group is not None
+    return host_group.timeout_of(group).total_seconds()
+
+
+def groups_of_a_data_module(rank: int) -> int:
+    """Of the loaders of three epochs."""
+
+    class Data:
+        def train_dataloader(self) -> list[Any]:
+            return []
+
+    module = pack_data_module(Data(), profile(0.9))
+    return len({id(module.train_dataloader().group) for _ in range(3)})
+
+
+def _is_all(group: dist.ProcessGroup) -> bool:
+    return group is dist.group.WORLD
 
 
 def streams(rank: int) -> list[bool]:

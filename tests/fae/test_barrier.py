@@ -13,7 +13,7 @@ import torch.distributed as dist
 from tests.fae.cases import profile_of
 from tests.fae.ranks import Ranks
 from tests.fae.small import case
-from trainobs.fae.sharding import hot_collections
+from trainobs.fae.kjt import host_group
 from trainobs.fae.sharding.barrier import RankBarrier, SyncPoint
 from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.hot_collections import HotCollections
@@ -96,7 +96,7 @@ def _in_other_orders(rank: int) -> None:
 
 def _of_models(patch: pytest.MonkeyPatch, count: int) -> list[RankBarrier]:
     """The barrier of a collection of each of some models, whose waits soon fail."""
-    patch.setattr(hot_collections, "timeout_of", lambda _: timedelta(seconds=1))
+    patch.setattr(host_group, "timeout_of", lambda _: timedelta(seconds=1))
     assert dist.group.WORLD is not None
     made = []
     for _ in range(count):
@@ -115,4 +115,4 @@ def _timeouts(rank: int) -> list[float]:
     group = dist.new_group([0, 1], timeout=timedelta(seconds=7))
     made = HotCollections(group)._host_group
     assert made is not None
-    return [hot_collections.timeout_of(of).total_seconds() for of in (group, made)]
+    return [host_group.timeout_of(of).total_seconds() for of in (group, made)]

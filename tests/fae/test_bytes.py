@@ -61,6 +61,6 @@ def _of(group: Ranks, ranks: int, step: str, arm: str) -> dict[str, dict[str, in
 def _sent(rank: int, ranks: int, step: str, arm: str) -> dict[str, dict[str, int]]:
     model: Any = sharded("partitioned" if arm == "apart" else arm, ranks)
     if arm == "apart":
-        model._overlay._rows.joins_mixed = False
+        model._overlay.rows.joins_mixed = False
     sent = sent_in_step(model, arm, step, ranks, rank)
     return {"bytes": sent.bytes, "collectives": sent.collectives}

@@ -20,7 +20,7 @@ from trainobs.core.quotients import Interval
 from trainobs.fae import FAEEmbeddingBagCollectionSharder, FAEProfile, TableProfile
 from trainobs.fae.profile.predictions import Predictions, TablePrediction
 from trainobs.fae.sharding import sharder as sharder_module
-from trainobs.fae.sharding.cost import _different_rows, expected_bytes
+from trainobs.fae.sharding.cost import _hot_rows, expected_bytes
 from trainobs.fae.sharding.partition import Partition
 
 
@@ -52,11 +52,13 @@ def _profile(
 def test_different_rows_are_those_that_a_batch_has() -> None:
     rng = np.random.default_rng(1)
     weights = np.repeat(np.arange(64.0, 0, -1), 100)  # equal in each group, as is assumed
-    of = _profile(6400, 3200, weights)
+    expected = _profile(6400, 3200, weights).predictions
+    assert expected is not None
     chances = weights[:3200] / weights[:3200].sum()
     for lookups in (100, 3000, 100_000):
         drawn = [len(np.unique(rng.choice(3200, lookups, p=chances))) for _ in range(20)]
-        assert _different_rows(of, "t", lookups) == pytest.approx(np.mean(drawn), rel=0.03)
+        found = _hot_rows(expected.tables["t"], 3200, lookups)
+        assert found == pytest.approx(np.mean(drawn), rel=0.03)
 
 
 @pytest.mark.parametrize(("ranks", "is_less"), [(2, False), (64, True)])
@@ -149,7 +151,7 @@ def test_auto_takes_the_cheaper_mode_and_says_so(monkeypatch: pytest.MonkeyPatch
             in said[-1]
         )
     module = sharder.shard(collection, plan, env, torch.device("cpu"))
-    assert not isinstance(module._overlay._rows, Partition)
+    assert not isinstance(module._overlay.rows, Partition)
 
 
 def test_auto_needs_a_batch_size_and_predictions() -> None:

@@ -175,10 +175,12 @@ def test_a_data_set_that_makes_batches_itself_is_packed():
         def __getitem__(self, index):
             return to_batch([make_input(4 * index + i) for i in range(4)])
 
-    loader = DataLoader(Batches(10), batch_size=None, shuffle=True)
-    batches = list(pack(loader, profile(0.9), window=4))
+    packed = pack(DataLoader(Batches(10), batch_size=None, shuffle=True), profile(0.9), window=4)
+    batches = list(packed)
     assert sorted(numbers(batches)) == list(range(40))
     assert any(map(is_pure, batches))
+    with pytest.raises(TypeError, match="no length"):  # its sampler counts batches
+        len(packed)
 
 
 def test_batches_without_inputs_are_passed_over():
@@ -325,7 +327,7 @@ def test_a_window_is_pinned_whole(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: any(tensor is c for c in copies))
     values = pinned.redivided(3, 9).batch(0, pure=False).sparse_features.values()
     assert values.untyped_storage().data_ptr() in {c.untyped_storage().data_ptr() for c in copies}
-    assert not window.redivided(3, 9)._is_pinned
+    assert not window.redivided(3, 9).leaves[window.split_leaf].lengths.is_pinned()
 
 
 def test_a_loader_of_another_class_is_packed_into_pinned_memory_if_it_pins():

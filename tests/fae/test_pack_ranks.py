@@ -124,6 +124,20 @@ def test_ranks_that_pack_differently_are_told_at_once(pair: Ranks):
     assert first[6] == second[6] == "another settings on rank 1 than on rank 0"  # one resumed
 
 
+def test_all_ranks_are_told_where_one_goes_on_with_other_inputs(pair: Ranks):
+    first, second = pair.run(pack_jobs.resumed_elsewhere)
+    assert first == (0, "an error on rank 1")
+    assert second == (0, "other inputs in window 0 of epoch 0")
+
+
+def test_the_loaders_of_a_data_module_have_one_group(pair: Ranks):
+    assert pair.run(pack_jobs.groups_of_a_data_module) == [1, 1]
+
+
+def test_ranks_wait_as_long_as_the_job_says(pair: Ranks):
+    assert pair.run(pack_jobs.patience_s) == [7.0, 7.0]
+
+
 def test_ranks_that_report_other_losses_are_told_in_the_next_window(pair: Ranks):
     assert (
         pair.run(pack_jobs.other_losses) == [(10, "another settings on rank 1 than on rank 0")] * 2

@@ -317,6 +317,7 @@ def a_state() -> dict[str, Any]:
         (lambda state: state.update(world_size=2), "world_size 2 in the state"),
         (lambda state: state.update(fingerprint="00"), "fingerprint '00' in the state"),
         (lambda state: state.update(workers=2), "workers 2 in the state"),
+        (lambda state: state.update(batch_size=5), "batch_size 5 in the state, 4 here"),
         (lambda state: state.update(epoch=-1), "-1 where a count should be"),
         (lambda state: state.update(windows="3"), "'3' where a count should be"),
         (lambda state: state.update(windows=3), "3 windows, by worker"),

@@ -89,7 +89,7 @@ def _replica(rank: int, optimizer: str, sequences: bool) -> dict[str, list[bytes
     model = build(one, fae_sharder(one, profile_of(one)))
     overlay = model.module.collection._overlay
     overlay._catch_up(0)
-    kernels = overlay._rows.kernels
+    kernels = overlay.rows.kernels
     before = [tensor.numpy().tobytes() for kernel in kernels for tensor in kernel.tensors]
     train(one, model, fed(one, rank))
     after = [tensor.numpy().tobytes() for kernel in kernels for tensor in kernel.tensors]

@@ -18,6 +18,7 @@ from tests.fae.parity import build, fae_sharder, train
 from tests.fae.parity import stock_sharder as stock
 from tests.fae.ranks import Ranks
 from tests.fae.small import case
+from trainobs.fae.sharding.sharded_bags import ShardedFAEEmbeddingBagCollection
 
 ENOUGH = 4e-6
 KINDS = ("mixed", "pure", "plain", "pure")
@@ -70,6 +71,22 @@ def test_a_compiled_model_trains_where_a_rank_has_no_table(pair: Ranks) -> None:
     one = replace(one, tables=one.tables[:1])
     for compiled, eager in pair.run(_compiled, one):
         assert compiled == pytest.approx(eager, rel=ENOUGH)
+
+
+def test_hot_rows_are_found_by_one_map_however_the_device_is_named(pair: Ranks) -> None:
+    one = _case(2, "table_wise", mode="partitioned")
+    assert pair.run(_maps, one) == [1, 1]
+
+
+def _maps(rank: int, one: Case) -> int:
+    """Maps of hot rows that a collection has after it was trained."""
+    sharder = fae_sharder(one, profile_of(one))
+    shard, named = sharder.shard, torch.device("cpu:0")  # of "cpu", as "cuda" of "cuda:0"
+    sharder.shard = lambda module, plan, env, _, name: shard(module, plan, env, named, name)
+    model = build(one, sharder)
+    train(one, model, [kjt for _, kjt in batches(one, rank)])
+    (found,) = (m for m in model.modules() if isinstance(m, ShardedFAEEmbeddingBagCollection))
+    return len(found._overlay._bitmaps)
 
 
 def _case(world_size: int, sharding: str, **changes: object) -> Case:

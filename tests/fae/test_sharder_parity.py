@@ -116,13 +116,13 @@ def _both(case: Case, spoil: str = "") -> tuple[Trained, Trained]:
     given = [packed(kind, kjt, SlotMap.from_profile(profile)) for kind, kjt in feed]
     overlay = model.module.collection._overlay
     overlay._catch_up(0)
-    kernels = overlay._rows.kernels
+    kernels = overlay.rows.kernels
     if spoil == "hot row":
         kernels[0].tensors[0][:] += 0.01
     elif spoil == "optimizer state":
         kernels[0].tensors[1][:] += 0.01
     elif spoil == "learning rate":
-        overlay._rows._rates.now = lambda: [[0.11] * len(k.layout.slabs) for k in kernels]
+        overlay.rows._rates.now = lambda: [[0.11] * len(k.layout.slabs) for k in kernels]
     elif spoil == "slot":
         values, hot_count = given[0].values(), given[0].length_per_key()[-1]
         values[-hot_count:] = (values[-hot_count:] + 1) % len(case.tables[-1].hot)

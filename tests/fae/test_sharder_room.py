@@ -42,7 +42,7 @@ def _told_and_allocated(rank: int) -> tuple[int, int]:
     first, second = one.tables
     one = replace(one, tables=(replace(first, hot=tuple(range(10))), second))
     collection = build(one, fae_sharder(one, profile_of(one))).module.collection
-    kernels = [kernel for kernel, _ in collection._overlay._rows._trained.values()]
+    kernels = [kernel for kernel, _ in collection._overlay.rows._trained.values()]
     found = 0
     for kernel in kernels:
         found += sum(weights.nbytes for weights in kernel.split_embedding_weights())
@@ -70,7 +70,7 @@ def test_a_refresh_gives_memory_back_before_it_takes_other(
     model = build(one, fae_sharder(one, profile_of(one)))
     train(one, model, fed(one))
     collection = model.module.collection
-    rows: Any = collection._overlay._rows
+    rows: Any = collection._overlay.rows
     seen = [weakref.ref(tensor) for tensor in _tensors(rows)]
     del rows
     alive = []

@@ -44,7 +44,7 @@ from trainobs.fae import (
 from trainobs.fae.kjt.find import KjtFinder
 from trainobs.fae.kjt.split import SlotMap, read_mark, split
 from trainobs.fae.packing.window import Packer
-from trainobs.fae.sharding.order import FeatureSequence
+from trainobs.fae.sharding.batch import FeatureSequence
 
 pytestmark = pytest.mark.usefixtures("lone_rank")
 

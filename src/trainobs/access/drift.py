@@ -67,7 +67,7 @@ def drift(
     close = budget.loss(before, after, _parted(before, after, _inputs_at_random(before, after)))
     if not by_steps or math.isnan(close.value):
         return close
-    if min(map(_step_count, (before, after))) < STEPS_MIN:
+    if min(before.step_count, after.step_count) < STEPS_MIN:
         return UNKNOWN
     apart = budget.loss_between_steps(before, after)
     if math.isnan(apart.value) or close.value - apart.value > STANDS_MAX:
@@ -124,10 +124,6 @@ def _parted(before: InputSample, after: InputSample, parts: Parts) -> Parts:
         own = own[~np.isin(after.contents[own], contents)]
     size = min(len(earlier), len(own))
     return earlier[:size], own[:size], tried
-
-
-def _step_count(sample: InputSample) -> int:
-    return 0 if sample.of_steps is None else len(np.unique(sample.of_steps.steps))
 
 
 def _halves_of(sample: InputSample) -> tuple[InputSample, InputSample]:

@@ -70,16 +70,35 @@ def served_by_hot_rows(
         budget_bytes: for all tables together.
         confidence: of the intervals.
     """
-    spectra, limits, score = _fill(counts, row_bytes, budget_bytes)
     samples = list(counts.inputs().values())
     if not counts.is_of_some_steps:
         samples = samples[-1:]
     sample = joined_samples(samples)
+    hot, known = _judged(counts, row_bytes, budget_bytes, sample)
+    if counts.is_of_some_steps:
+        assert counts.steps is not None
+        weights = np.repeat(
+            [one.seen / max(len(one), 1) for one in samples], list(map(len, samples))
+        )
+        counted_ratio = counts.steps.counted / counts.steps.passed
+        return of_all_steps(sample, weights, hot, known, counted_ratio, confidence)
+    # Whoever looks up a row judges others that do: the estimate varies up to twice as much as that
+    # of a share of fixed rows (Good's variance, where rows seen twice are half of those seen once).
+    all_hot = wilson(
+        float(np.count_nonzero(whole(sample, hot.close))) / 2, len(sample) / 2, confidence
+    )
+    return ServedShares(Interval(known.close, math.nan, math.nan), all_hot, len(sample))
+
+
+def _judged(
+    counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int, sample: InputSample
+) -> tuple[Judged, Known]:
+    """Whether lookups of a sample are hot to others, and what is served of all lookups."""
+    spectra, limits, score = _fill(counts, row_bytes, budget_bytes)
     inputs = np.repeat(np.arange(len(sample)), sample.sizes)
     hot = Judged(*(np.zeros(len(sample.ids), np.bool_) for _ in Judged._fields))
     sampled = {name: lookups for lookups, name in _by_table(sample, counts.tables)}
-    passed, step_count = counts.steps or (1, 1)
-    left_ratio = 1 - 1 / max(step_count, 1)
+    left_ratio = 1 - 1 / max(counts.steps.counted if counts.steps else 1, 1)
     total = served = counted = 0
     for (name, width), spectrum in zip(row_bytes.items(), spectra, strict=True):
         rows = JudgedRows(spectrum, counts.blocks(name), limits[name], width, score)
@@ -92,18 +111,7 @@ def served_by_hot_rows(
                 hot.all[lookups] = rows.serve(ids, np.zeros_like(own))
                 own = np.maximum(own, sample.of_steps.own[lookups])
                 hot.apart[lookups] = rows.serve(ids, own, left_ratio)
-    known = Known(counted / total, served / total) if total else Known(math.nan, math.nan)
-    if counts.is_of_some_steps:
-        weights = np.repeat(
-            [one.seen / max(len(one), 1) for one in samples], list(map(len, samples))
-        )
-        return of_all_steps(sample, weights, hot, known, step_count / passed, confidence)
-    # Whoever looks up a row judges others that do: the estimate varies up to twice as much as that
-    # of a share of fixed rows (Good's variance, where rows seen twice are half of those seen once).
-    all_hot = wilson(
-        float(np.count_nonzero(whole(sample, hot.close))) / 2, len(sample) / 2, confidence
-    )
-    return ServedShares(Interval(known.close, math.nan, math.nan), all_hot, len(sample))
+    return hot, Known(counted / total, served / total) if total else Known(math.nan, math.nan)
 
 
 def most_served(counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int) -> float:

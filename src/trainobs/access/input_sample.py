@@ -74,6 +74,11 @@ class InputSample:
         sums = np.cumsum(np.append(np.uint64(0), x ^ (x >> np.uint64(31))))
         return np.asarray(np.diff(sums[self.offsets]))
 
+    @property
+    def step_count(self) -> int:
+        """Steps that they are of; 0 where these are not known."""
+        return 0 if self.of_steps is None else len(np.unique(self.of_steps.steps))
+
     def where(self, keep: NDArray[np.bool_]) -> InputSample:
         """Those inputs for which `keep` is true."""
         lookups = np.repeat(keep, self.sizes)

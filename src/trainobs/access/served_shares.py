@@ -93,12 +93,11 @@ def of_all_steps(
     """
     if not len(sample) or sample.of_steps is None:
         return ServedShares(UNKNOWN, UNKNOWN, len(sample), _NO_INPUTS)
-    steps = sample.of_steps.steps
-    if len(np.unique(steps)) < STEPS_MIN:
+    if sample.step_count < STEPS_MIN:
         return ServedShares(UNKNOWN, UNKNOWN, len(sample), TOO_FEW_STEPS)
     inputs = np.repeat(np.arange(len(sample)), sample.sizes)
     of_inputs = Judged(*(weights * np.bincount(inputs[one], minlength=len(sample)) for one in hot))
-    between = _Between(steps, counted_ratio, confidence)
+    between = _Between(sample.of_steps.steps, counted_ratio, confidence)
     lookups = between.share(of_inputs, weights * sample.sizes, known)
     all_hot = between.share(Judged(*(weights * whole(sample, one) for one in hot)), weights)
     if np.isnan(lookups.value):

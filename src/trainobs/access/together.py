@@ -32,7 +32,7 @@ def lookups_together(counts: AccessCounts, table: str) -> float:
     if not counts.is_of_some_steps:
         return 1.0
     sample = joined_samples(list(counts.inputs().values()))
-    if sample.of_steps is None or len(np.unique(sample.of_steps.steps)) < STEPS_MIN:
+    if sample.of_steps is None or sample.step_count < STEPS_MIN:
         return math.nan
     at = sample.tables == list(counts.tables).index(table)
     at &= (sample.ids >= 0) & (sample.ids < counts.tables[table])

@@ -165,7 +165,7 @@ def _read(
     read = sample.input_count
     try:
         with (
-            _progress_bar("calibrate", read, reader.input_count, progress) as advance,
+            _progress_bar(read, reader.input_count, progress) as advance,
             BackgroundCall(sample.take_in) as take_in,
         ):
             for numbers, batches in reader.read_lots(read, lambda: stopping.next_look):
@@ -188,20 +188,8 @@ def _read(
 
 
 @contextmanager
-def _progress_bar(
-    what: str, done: int, total: int | None, show: bool
-) -> Iterator[Callable[[int], object]]:
-    """Shows how many inputs are done, if asked to.
-
-    Args:
-        what: is being done.
-        done: inputs that were done before.
-        total: inputs that there are, None if nobody knows.
-        show: whether to show anything.
-
-    Yields:
-        A function to call with the number of inputs that were done since.
-    """
+def _progress_bar(done: int, total: int | None, show: bool) -> Iterator[Callable[[int], object]]:
+    """Shows how many inputs are done, if asked to; gives what is to be called for more of them."""
     if not show:
         yield lambda count: None
         return
@@ -211,7 +199,12 @@ def _progress_bar(
         monitor_interval = 0  # no thread that watches over bars
 
     with ProgressBar(
-        desc=what, initial=done, total=total, unit=" inputs", unit_scale=True, dynamic_ncols=True
+        desc="calibrate",
+        initial=done,
+        total=total,
+        unit=" inputs",
+        unit_scale=True,
+        dynamic_ncols=True,
     ) as bar:
         yield bar.update
 

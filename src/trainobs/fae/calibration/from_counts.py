@@ -189,8 +189,8 @@ def counted_run(
     is_apart = not may_have_come_again or every == sampled
     left = max(1, every - sum(map(len, alone)))
     if stands:
-        step_count = sum(_step_count(sample) for sample in (*held_out, *samples))
-        left = max(1, round(every * (1 - _step_count(together) / max(1, step_count))))
+        step_count = sum(sample.step_count for sample in (*held_out, *samples))
+        left = max(1, round(every * (1 - together.step_count / max(1, step_count))))
     found = CountedRun(counts, left, inputs, is_apart)
     if not access.is_of_some_steps:
         return found
@@ -205,11 +205,7 @@ def by_one_feature(tables: Sequence[ModelTable]) -> list[ModelTable]:
 def _tell_steps(samples: Sequence[InputSample]) -> bool:
     """Whether it is known of enough steps what they looked up."""
     known = all(sample.of_steps is not None for sample in samples)
-    return known and sum(map(_step_count, samples)) >= STEPS_MIN
-
-
-def _step_count(sample: InputSample) -> int:
-    return 0 if sample.of_steps is None else len(np.unique(sample.of_steps.steps))
+    return known and sum(sample.step_count for sample in samples) >= STEPS_MIN
 
 
 def _held_out_steps(sample: InputSample) -> InputSample:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainobs.core.errors import FAEError
 from trainobs.core.log import logger
 from trainobs.core.text import counted
-from trainobs.fae.kjt.inputs import Inputs, check_ids, ids_outside, joined
+from trainobs.fae.kjt.inputs import Inputs, joined
 from trainobs.fae.profile.model_tables import ModelTable
 
 _SURE = 10_000
@@ -94,11 +95,6 @@ class OutsideIds:
         Raises:
             FAEError: there may be none, or most lookups of a feature are.
         """
-        if self._is_fatal:
-            inputs = joined(batches)
-            for ids, limit in zip(inputs.ids, self.limits, strict=True):
-                check_ids(ids, *limit)
-            return inputs
         return joined([self._inside(batch) for batch in batches])
 
     def _inside(self, inputs: Inputs) -> Inputs:
@@ -110,6 +106,8 @@ class OutsideIds:
             outside = ids[feature][~is_inside]
             found[:2, feature] = len(is_inside), len(outside)
             if len(outside):
+                if self._is_fatal:
+                    raise _outside(*limit, int(outside[0]), len(outside), len(is_inside))
                 found[2, feature] = outside[0]
                 lengths[feature] = inputs.per_input(feature, is_inside).astype(np.int64)
                 ids[feature] = ids[feature][is_inside]
@@ -121,7 +119,7 @@ class OutsideIds:
         """Raise an FAEError if most ids of a feature are outside, and more than so many."""
         for limit, seen, count, example in zip(self.limits, *self.counts, strict=True):
             if count > max(least, seen / 2):
-                raise ids_outside(*limit, int(example), int(count), int(seen))
+                raise _outside(*limit, int(example), int(count), int(seen))
 
     def merge(self, other: OutsideIds) -> None:
         """Take over what another process found."""
@@ -150,3 +148,12 @@ class OutsideIds:
                     limit.row_count,
                     example,
                 )
+
+
+def _outside(table: str, row_count: int, example: int, count: int, seen: int) -> FAEError:
+    """An error that says how many of the ids seen are no rows of a table."""
+    return FAEError(
+        f"an id is outside of table {table!r}",
+        f"id {example} ({count} of {seen} are outside); the table has {row_count} rows",
+        "repair the data, or give the tables of the model that trains on them",
+    )

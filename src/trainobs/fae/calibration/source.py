@@ -107,10 +107,6 @@ class InputSource:
                 with suppress(Exception):
                     next(batches, None)
 
-    @property
-    def _are_counted(self) -> bool:
-        return all(part.batch_count is not None for part in self._parts)
-
     def read(self, start: int = 0) -> Iterator[NumberedInputs]:
         """The inputs, batch by batch.
 
@@ -141,7 +137,7 @@ class InputSource:
 
     def _next_part(self) -> int | None:
         """The part to read a batch of: that of which the least was read; None at the end."""
-        are_counted = self._are_counted
+        are_counted = all(part.batch_count is not None for part in self._parts)
         left = [
             (part.read_ratio if are_counted else part.read_batches, at)
             for at, part in enumerate(self._parts)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from trainobs.fae.kjt.constants import constant
+from trainobs.fae.kjt.jagged import by_lookup
 from trainobs.fae.kjt.split import SplitMark, check_splittable, mark_of, overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
 
@@ -80,13 +80,7 @@ class HotBitmap:
         check_splittable(kjt)
         keys, values = kjt.keys(), kjt.values().long()
         places = [self._places.get(key, (0, 0)) for key in keys]
-        counts = kjt.lengths().view(len(keys), -1).sum(1)
-        first, rows = (
-            torch.repeat_interleave(
-                constant(tuple(column), values.device), counts, output_size=len(values)
-            )
-            for column in zip(*places, strict=True)
-        )
+        first, rows = by_lookup(kjt, *zip(*places, strict=True))
         is_row = (values >= 0) & (values < rows)
         at = values.masked_fill(~is_row, 0) + first
         octet = self._octets.index_select(0, at >> 3)

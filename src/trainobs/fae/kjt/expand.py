@@ -45,18 +45,6 @@ def expanded(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
     )
 
 
-def without_inverse(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
-    """The same batch without inverse indices, which say nothing where inputs share no bags."""
-    return KeyedJaggedTensor(
-        keys=kjt.keys(),
-        values=kjt.values(),
-        weights=kjt.weights_or_none(),
-        lengths=kjt.lengths(),
-        stride=kjt.stride(),
-        length_per_key=kjt.length_per_key(),
-    )
-
-
 def _places(offsets: Tensor, bags: Tensor, lengths: Tensor) -> Tensor:
     """Where the values of these bags are, bag behind bag."""
     starts = offsets.index_select(0, bags) - (torch.cumsum(lengths, 0) - lengths)

@@ -9,8 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.core.errors import FAEError
-
 Ids = NDArray[np.int64]
 Lengths = NDArray[np.int64]
 
@@ -120,24 +118,3 @@ def blocks_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 def parts_of(keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """The `InputUse` of each input; both 0 and 1 are counted."""
     return np.asarray(keys & np.uint64(3), dtype=np.uint8)
-
-
-def check_ids(ids: NDArray[np.int64], table: str, row_count: int) -> None:
-    """Whether all ids are rows of a table.
-
-    Raises:
-        FAEError: one is not.
-    """
-    # As unsigned numbers, negative ones are too large as well: one pass.
-    if len(ids) and int(ids.view(np.uint64).max()) >= row_count:
-        outside = ids[(ids < 0) | (ids >= row_count)]
-        raise ids_outside(table, row_count, int(outside[0]), len(outside), len(ids))
-
-
-def ids_outside(table: str, row_count: int, example: int, count: int, seen: int) -> FAEError:
-    """An error that says how many of the ids seen are no rows of a table."""
-    return FAEError(
-        f"an id is outside of table {table!r}",
-        f"id {example} ({count} of {seen} are outside); the table has {row_count} rows",
-        "repair the data, or give the tables of the model that trains on them",
-    )

@@ -48,6 +48,8 @@ class _Packs:
     def train_dataloader(self) -> PackedLoader:
         """The loader of the original module, packed."""
         profile, arguments = self._pack_arguments
+        if self.packed is not None:  # its group of ranks stays, so that a second would be too much
+            arguments = {"process_group": self.packed.group, **arguments}
         self.packed = pack(super().train_dataloader(), profile, **arguments)  # type: ignore[misc]
         if self._packed_state is not None:
             self.packed.load_state_dict(self._packed_state)

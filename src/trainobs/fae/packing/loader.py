@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from trainobs.core.arguments import check_whole
 from trainobs.core.errors import SettingError, a_type
 from trainobs.fae.kjt.find import KjtFinder
+from trainobs.fae.kjt.host_group import host_group
 from trainobs.fae.kjt.split import SlotMap
 from trainobs.fae.packing.loader_state import (
     EpochPosition,
@@ -74,14 +75,14 @@ def pack(
             that ends.
         scheduler: of pure and mixed runs; by default they come in random order.
         process_group: ranks that train together, with a backend for tensors of the host. By
-            default all ranks, over a new gloo group.
+            default all ranks, over a new gloo group with the timeout of theirs.
 
     Raises:
         SettingError: an argument has a bad value.
     """
     _check(loader, profile, batch_size, window, seed, scheduler)
     window = _whole_batches(loader, batch_size, window)
-    group = process_group if process_group is not None else _host_group()
+    group = process_group if process_group is not None else _all_ranks()
     finder = KjtFinder([name for table in profile.tables for name in table.features], kjt)
     settings = PackSettings(
         fingerprint=profile.fingerprint,
@@ -130,6 +131,11 @@ class PackedLoader:
     Each iteration is the next epoch; `set_epoch` says otherwise. An epoch begins with its first
     batch, so that an iterator that is never asked changes nothing, and ends with its last one.
     One iterator at a time.
+
+    Attributes:
+        loader: that is packed.
+        scheduler: of pure and mixed batches.
+        group: the ranks, for what they exchange on hosts; None for a single one.
     """
 
     def __init__(
@@ -144,8 +150,9 @@ class PackedLoader:
         self.scheduler = scheduler
         self._window_settings = window_settings
         self._settings = settings
-        self._group = group
+        self.group = group
         self._source = WindowSource(loader, window_settings)
+        self._given_size = window_settings.packer.batch_size
         self._is_resumed = False
         self._recent: deque[EpochPosition] = deque([self._begin_of(0)], maxlen=_REMEMBERED_STEPS)
 
@@ -178,10 +185,15 @@ class PackedLoader:
             TypeError: it does not.
         """
         loader, size = self.loader, self._window_settings.packer.batch_size
-        if not self._source.is_indexed or size is None or not isinstance(loader, DataLoader):
+        if not (
+            self._source.is_indexed
+            and isinstance(loader, DataLoader)
+            and loader.batch_size
+            and size
+        ):
             raise TypeError("the packed loader has no length: its loader tells of no inputs")
         inputs = len(loader.sampler)  # type: ignore[arg-type]
-        if loader.drop_last and loader.batch_size is not None:
+        if loader.drop_last:
             inputs -= inputs % loader.batch_size
         return inputs // size if self._settings.drop_last else math.ceil(inputs / size)
 
@@ -232,8 +244,8 @@ class PackedLoader:
         Raises:
             FAEError: the state is damaged, or of a loader with other arguments.
         """
-        rank = self._window_settings.rank
-        loaded = PackedLoaderState.from_dict(state, self._settings, rank, self._workers)
+        rank, size = self._window_settings.rank, self._given_size
+        loaded = PackedLoaderState.from_dict(state, self._settings, rank, self._workers, size)
         self.scheduler.load_state_dict(loaded.schedule)
         self._window_settings.packer.batch_size = loaded.batch_size
         self._source = WindowSource(
@@ -270,11 +282,10 @@ class PackedLoader:
         """The next window with anything to do, and what all ranks do in it; None after the last."""
         while True:
             window = self._read(windows, place)
-            offers = exchange(self._offer(window, place), self._group)
+            offers = exchange(self._offer(window, place), self.group)
             agreement = agree(offers, self._settings.drop_last)
             if window is None or agreement is None:
                 return None
-            check_window(place, window.digest)
             if sum(agreement):
                 return _AgreedWindow(window, agreement, place)
             place = place.behind(window)
@@ -282,10 +293,13 @@ class PackedLoader:
     def _read(self, windows: Iterator[PackedWindow], place: EpochPosition) -> PackedWindow | None:
         """The next window. Where there is none for an error, the other ranks get one too."""
         try:
-            return next(windows, None)
+            window = next(windows, None)
+            if window is not None:
+                check_window(place, window.digest)
+            return window
         except Exception:
-            if self._group is not None:
-                exchange(self._offer(None, place, failed=1), self._group)
+            if self.group is not None:
+                exchange(self._offer(None, place, failed=1), self.group)
             raise
 
     def _offer(self, window: PackedWindow | None, place: EpochPosition, failed: int = 0) -> Offer:
@@ -341,9 +355,9 @@ def _whole_batches(loader: Iterable[Any], batch_size: int | None, window: int) -
     return math.ceil(window / step) * step
 
 
-def _host_group() -> dist.ProcessGroup | None:
-    """All ranks, over a backend of its own for tensors of the host; None without other ranks."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+def _all_ranks() -> dist.ProcessGroup | None:
+    """Over a backend of its own for tensors of the host; None without other ranks."""
+    if not (dist.is_available() and dist.is_initialized()):
         return None
-    group: dist.ProcessGroup = dist.new_group(backend="gloo")
-    return group
+    assert dist.group.WORLD is not None
+    return host_group(dist.group.WORLD)

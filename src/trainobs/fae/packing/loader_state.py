@@ -109,7 +109,12 @@ class PackedLoaderState:
 
     @classmethod
     def from_dict(
-        cls, state: Mapping[str, Any], settings: PackSettings, rank: int, workers: int | None
+        cls,
+        state: Mapping[str, Any],
+        settings: PackSettings,
+        rank: int,
+        workers: int | None,
+        batch_size: int | None,
     ) -> PackedLoaderState:
         """The opposite of `to_dict`.
 
@@ -118,6 +123,7 @@ class PackedLoaderState:
             settings: of the loader that is to go on.
             rank: of this process. What is true of another rank alone is left out.
             workers: of that loader, or None.
+            batch_size: that it was given; None where it is that of the first batch.
 
         Raises:
             FAEError: the state is damaged, or was taken under other settings.
@@ -126,6 +132,8 @@ class PackedLoaderState:
             if state["version"] != _VERSION:
                 _refuse(f"version {state['version']} of it; this trainobs reads {_VERSION}")
             _check(state, {**asdict(settings), "workers": workers})
+            if batch_size is not None:
+                _check(state, {"batch_size": batch_size})
             return cls._read(state, rank)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             _refuse(f"a damaged state: {type(error).__name__}: {error}")

@@ -155,12 +155,8 @@ class PackedWindow:
         sizes = [smaller + (i < larger) for i in range(count)]
         leaves = lay_out(pool, torch.arange(pool.input_count), sizes, [])
         window = replace(self, leaves=leaves, sizes=sizes, hot_count=0, parted=None)
-        return window.pin_memory() if self._is_pinned else window
-
-    @property
-    def _is_pinned(self) -> bool:
-        block = self.leaves[self.split_leaf]
-        return bool(block.lengths.is_pinned())
+        is_pinned = self.leaves[self.split_leaf].lengths.is_pinned()
+        return window.pin_memory() if is_pinned else window
 
     def pin_memory(self) -> PackedWindow:
         """The same in pinned memory; loaders with `pin_memory=True` call it."""

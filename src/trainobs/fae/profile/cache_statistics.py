@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 from torchrec.distributed.types import CacheStatistics
 
 from trainobs.core.arguments import check_whole
@@ -31,8 +34,7 @@ class TableCacheStatistics(CacheStatistics):  # type: ignore[misc]
         lookups = expected.lookups_per_input * check_whole(batch_size, "batch_size", least=1)
         rows = expected.group_rows.astype(np.float64)
         ratios = np.nan_to_num(expected.group_ratios, nan=0.0)
-        unseen = np.exp(lookups * np.log1p(-np.minimum(ratios / rows, 1 - 1e-12)))
-        found = np.concatenate([[0.0], np.cumsum(rows * (1.0 - unseen))])
+        found = np.concatenate([[0.0], np.cumsum(different_rows(rows, ratios / rows, lookups))])
         self._ends = np.concatenate([[0.0], np.cumsum(rows)]) / row_count
         self._lookups = float(found[-1])
         self._misses = 1.0 - found / (self._lookups or 1.0)
@@ -53,3 +55,11 @@ class TableCacheStatistics(CacheStatistics):  # type: ignore[misc]
         """Twice the area under the miss rate: 1 if rows are looked up equally often, towards 0."""
         areas = np.diff(self._ends) * (self._misses[1:] + self._misses[:-1]) / 2
         return float(min(1.0, 2 * areas.sum()))
+
+
+def different_rows(
+    rows: NDArray[np.number[Any]], chances: NDArray[np.float64], lookups: float
+) -> NDArray[np.float64]:
+    """Rows of each group that lookups are expected to be of, by the chance of one of its rows."""
+    unseen = np.exp(lookups * np.log1p(-np.minimum(chances, 1 - 1e-12)))
+    return np.asarray(rows * (1.0 - unseen))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.core.errors import a_type
+from trainobs.core.errors import FAEError, a_type
 from trainobs.core.quotients import UNKNOWN, Interval
 from trainobs.core.text import printable, quantity, size
 
@@ -173,6 +173,21 @@ class Predictions:
             lines["read"] = f"beginnings alone; {unread_text(self.unread_ratio)}"
         lines["intervals"] = f"{100 * self.confidence:g} %"
         return lines
+
+
+def required(
+    predictions: Predictions | None,
+    failed: str,
+    do: str = "make the profile by trainobs.fae.calibrate",
+) -> Predictions:
+    """The predictions of a profile.
+
+    Raises:
+        FAEError: it has none, as its hot rows were given and not calibrated; `failed` for that.
+    """
+    if predictions is None:
+        raise FAEError(failed, "a profile without predictions", do)
+    return predictions
 
 
 def with_unread(share: Interval, ratio: float, whole: float = 1.0) -> Interval:

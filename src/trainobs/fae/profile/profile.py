@@ -16,7 +16,7 @@ from trainobs.core.errors import FAEError, a_type, shown
 from trainobs.core.text import quantity, size
 from trainobs.fae.profile.archive import ArchiveKind, check_is, read_archive, write_archive
 from trainobs.fae.profile.model_tables import left_out, some_of
-from trainobs.fae.profile.predictions import Predictions, from_archive, to_archive
+from trainobs.fae.profile.predictions import Predictions, from_archive, required, to_archive
 
 if TYPE_CHECKING:
     from trainobs.fae.profile.cache_statistics import TableCacheStatistics
@@ -27,6 +27,7 @@ _KIND = ArchiveKind(
     remedy="give the path of FAEProfile.save(), or calibrate again and save",
 )
 _OTHER_MODEL = "calibrate again with the tables of this model"
+_FACTS = ("name", "row_count", "dim", "features", "row_bytes", "is_sequence", "is_positional")
 _ROWS_TO_GIVE = "give row numbers as int64, ascending, each once (np.unique does that)"
 
 
@@ -213,13 +214,8 @@ class FAEProfile:
         from trainobs.fae.profile.cache_statistics import TableCacheStatistics
 
         rows = self.table(table).row_count
-        if self.predictions is None:
-            raise FAEError(
-                f"cannot tell how table {table!r} uses a cache",
-                "a profile without predictions",
-                "make the profile by trainobs.fae.calibrate",
-            )
-        return TableCacheStatistics(self.predictions.tables[table], rows, batch_size)
+        expected = required(self.predictions, f"cannot tell how table {table!r} uses a cache")
+        return TableCacheStatistics(expected.tables[table], rows, batch_size)
 
     def summary(self) -> str:
         """What is hot and what is expected of it, in a few lines."""
@@ -246,18 +242,7 @@ class FAEProfile:
                 before.
         """
         facts: dict[str, Any] = {
-            "tables": [
-                [
-                    t.name,
-                    t.row_count,
-                    t.dim,
-                    t.features,
-                    t.row_bytes,
-                    t.is_sequence,
-                    t.is_positional,
-                ]
-                for t in self.tables
-            ],
+            "tables": [[getattr(table, name) for name in _FACTS] for table in self.tables],
             "budget_bytes": self.budget_bytes,
             "made": dict(self.made),
             "predictions": None,

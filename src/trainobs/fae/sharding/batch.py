@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torchrec.distributed.embedding_types import KJTList
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
+from torchrec.streamable import Multistreamable
 
-from trainobs.fae.kjt.constants import constant
+from trainobs.fae.kjt.jagged import by_lookup, constant, lengths_of
 from trainobs.fae.profile.profile import FAEProfile
 
 Process = Callable[[KJTList], KJTList]
@@ -42,12 +43,6 @@ class SplitBatch(NamedTuple):
         return tuple(keys[pair] for pair in self.pairs)
 
 
-def lengths_of(kjt: KeyedJaggedTensor) -> Tensor:
-    """Lookups of each bag: [keys, inputs]."""
-    lengths: Tensor = kjt.lengths()
-    return lengths.view(len(kjt.keys()), kjt.stride())
-
-
 class SlotRows:
     """The row of each slot, in some numbering of rows.
 
@@ -75,11 +70,68 @@ class SlotRows:
 
     def lookup(self, hot: KeyedJaggedTensor, features: Sequence[str]) -> Tensor:
         """int64[lookups]: the row of each slot of `hot`, whose keys stand for these features."""
-        starts = constant(tuple(self._starts.get(f, 0) for f in features), hot.device())
-        counts = hot.lengths().view(len(features), -1).sum(1)
-        lookups = hot.values().numel()
-        shifts = torch.repeat_interleave(starts, counts, output_size=lookups)
+        (shifts,) = by_lookup(hot, (self._starts.get(feature, 0) for feature in features))
         return self._rows.index_select(0, (hot.values() + shifts).long())
+
+
+class FeatureSequence(NamedTuple):
+    """The lookups of one feature, in the order of the batch.
+
+    `order` is the place of each lookup among the feature's cold lookups with its hot ones behind
+    them; None where the feature has one kind only.
+    """
+
+    lengths: Tensor  # of each input
+    order: Tensor | None  # int64[lookups]
+    ids: Tensor | None  # rows, one a lookup; None where nobody needs them
+
+    def merged(self, cold: Tensor, hot: Tensor) -> Tensor:
+        """The embeddings in order; both kinds stay in the graph, since all ranks train both.
+
+        Args:
+            cold: [cold lookups, columns], of this output.
+            hot: [hot lookups, columns], of this output.
+        """
+        both = torch.cat([cold, hot])
+        return both if self.order is None else both.index_select(0, self.order)
+
+    def jagged(self, embeddings: Tensor) -> JaggedTensor:
+        """These embeddings, as the stock collection gives them."""
+        return JaggedTensor(values=embeddings, lengths=self.lengths, weights=self.ids)
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Keep the memory until the stream is done with it."""
+        for tensor in (self.lengths, self.order, self.ids):
+            if tensor is not None:
+                tensor.record_stream(stream)
+
+
+class FAEContext(Multistreamable):  # type: ignore[misc]  # TorchRec has no types
+    """What the stages of one forward pass share."""
+
+    def __init__(self, stock: Any) -> None:
+        self.stock = stock  # the same of the stock collection
+        self.batch_number = 0  # how many batches came before
+        self.input_count = 0
+        self.generation = 0  # of the overlay's hot rows
+        self.is_pure = False  # whether the tables are left alone
+        self.is_whole = False  # whether hot lookups are sent with the others
+        self.hot: list[Any] = []  # hot lookups of each kernel
+        self.lengths: Tensor | None = None  # [inputs, columns] to divide by, of FBGEMM's means
+        self.process: Process | None = None  # of a feature processor over the collection
+        self.sequences: Sequence[FeatureSequence] = ()  # of each output, unless by the tables
+
+    @property
+    def sharding_contexts(self) -> list[Any]:
+        """What a pipeline that sends the lookups of many collections at once writes to."""
+        contexts: list[Any] = self.stock.sharding_contexts
+        return contexts
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Keep the memory until the stream is done with it."""
+        lengths = () if self.lengths is None else (self.lengths,)
+        for part in (self.stock, *self.hot, *lengths, *self.sequences):
+            part.record_stream(stream)
 
 
 def join(

@@ -13,7 +13,7 @@ from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.kjt.constants import constant
+from trainobs.fae.kjt.jagged import by_lookup, with_values
 from trainobs.fae.kjt.split import tell_of_bad_ids
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.mode import Mode
@@ -78,13 +78,7 @@ class BoundsCheck:
         """
         keys, values = kjt.keys(), kjt.values()
         blocks = [self._blocks.get(key, _Blocks(1, 1, 0)) for key in keys]
-        counts = kjt.lengths().view(len(keys), -1).sum(1)
-        size, number, rows = (
-            torch.repeat_interleave(
-                constant(tuple(column), values.device), counts, output_size=len(values)
-            )
-            for column in zip(*blocks, strict=True)
-        )
+        size, number, rows = by_lookup(kjt, *zip(*blocks, strict=True))
         ids = values.long()
         shift = torch.full_like(number, 2 ** (8 * values.element_size() - 2)).remainder(number) * 4
         left_over = (ids.remainder(number) + shift * (ids < 0)).remainder(number)  # of unsigned ids
@@ -93,14 +87,7 @@ class BoundsCheck:
         # -1 in a table that is one block stays: FBGEMM takes it for a row that was pruned
         is_replaced = is_bad & (found < rows) & ((ids != -1) | (number > 1))
         self._tell(kjt, ~is_replaced)
-        return KeyedJaggedTensor(
-            keys=keys,
-            values=torch.where(is_replaced, found, ids).to(values.dtype),
-            weights=kjt.weights_or_none(),
-            lengths=kjt.lengths(),
-            stride=kjt.stride(),
-            length_per_key=kjt.length_per_key(),
-        )
+        return with_values(kjt, torch.where(is_replaced, found, ids).to(values.dtype))
 
     def refused(self, kjt: KeyedJaggedTensor, is_bad: Tensor, profile: FAEProfile) -> int:
         """What to tell all ranks of a batch: 0, or which feature has bad ids that are refused.

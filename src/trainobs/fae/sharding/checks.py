@@ -20,7 +20,7 @@ from torchrec.modules.embedding_configs import (
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.layout import HotLayout
-from trainobs.fae.sharding.torchrec_private import Plan
+from trainobs.fae.sharding.torchrec_private import Plan, has_optimizer
 
 _CACHING = "fused_uvm_caching"
 _KERNELS = ("fused", "fused_uvm", _CACHING)
@@ -119,48 +119,46 @@ def check_optimizers(infos: Iterable[EmbeddingShardingInfo], device: torch.devic
         FAEError: an optimizer does so, or was not tested with hot rows.
     """
     for info in infos:
-        if info.param_sharding.sharding_type == ShardingType.DATA_PARALLEL.value:
-            _refuse(info.embedding_config.name, [_dropped_optimizer(info)])
-            continue
-        settings, optimizer = info.fused_params or {}, optimizer_of(info)
-        bad = {
-            "weight_decay_mode": settings.get("weight_decay_mode", _DECAYS[0]) not in _DECAYS,
-            "global_weight_decay": settings.get("global_weight_decay") is not None,
-            "extra_optimizer_config": settings.get("extra_optimizer_config") is not None,
-            "output_dtype": _output_type_of(settings) not in _OUTPUTS,
-        }
-        refusals = [
-            (
-                optimizer not in OPTIMIZERS,
-                f"optimizer {optimizer}, which was not tested with hot rows",
-                "train it with SGD, Adagrad, Adam or their row-wise kinds, or with the stock "
-                "sharder",
-            )
-        ]
-        refusals.append(
-            (
-                bool(settings.get("gradient_clipping"))
-                and info.embedding_config.pooling is PoolingType.MEAN
-                and info.param_sharding.sharding_type not in DIVIDED_BY_COLLECTION,
-                "gradient_clipping of means that FBGEMM pools, before it divides their gradients",
-                "plan the table row_wise, or pool sums",
-            )
-        )
-        refusals.append(
-            (
-                device.type == "cpu"
-                and optimizer is EmbOptimType.EXACT_ROWWISE_ADAGRAD
-                and bool(settings.get("weight_decay"))
-                and settings.get("weight_decay_mode", _DECAYS[0]) != _DECAYS[0],
-                "row-wise Adagrad with weight_decay on hosts, where FBGEMM decays the rows of a "
-                "table only if several features look up the tables of its kernel",
-                "leave out the decay, train on GPUs, or use the stock sharder",
-            )
-        )
-        for name, is_bad in bad.items():
-            found = f"{name}={settings.get(name)}"
-            refusals.append((bool(is_bad), found, "leave it out, or use the stock sharder"))
+        by_replicas = info.param_sharding.sharding_type == ShardingType.DATA_PARALLEL.value
+        refusals = [_dropped_optimizer(info)] if by_replicas else _optimizer_refusals(info, device)
         _refuse(info.embedding_config.name, refusals)
+
+
+def _optimizer_refusals(info: EmbeddingShardingInfo, device: torch.device) -> list[_Refusal]:
+    """All that could be wrong with the optimizer of a table."""
+    settings, optimizer = info.fused_params or {}, optimizer_of(info)
+    decay = settings.get("weight_decay_mode", _DECAYS[0])
+    odd = {
+        "weight_decay_mode": decay not in _DECAYS,
+        "global_weight_decay": settings.get("global_weight_decay") is not None,
+        "extra_optimizer_config": settings.get("extra_optimizer_config") is not None,
+        "output_dtype": _output_type_of(settings) not in _OUTPUTS,
+    }
+    leave_it_out = "leave it out, or use the stock sharder"
+    return [
+        (
+            optimizer not in OPTIMIZERS,
+            f"optimizer {optimizer}, which was not tested with hot rows",
+            "train it with SGD, Adagrad, Adam or their row-wise kinds, or with the stock sharder",
+        ),
+        (
+            bool(settings.get("gradient_clipping"))
+            and info.embedding_config.pooling is PoolingType.MEAN
+            and info.param_sharding.sharding_type not in DIVIDED_BY_COLLECTION,
+            "gradient_clipping of means that FBGEMM pools, before it divides their gradients",
+            "plan the table row_wise, or pool sums",
+        ),
+        (
+            device.type == "cpu"
+            and optimizer is EmbOptimType.EXACT_ROWWISE_ADAGRAD
+            and bool(settings.get("weight_decay"))
+            and decay != _DECAYS[0],
+            "row-wise Adagrad with weight_decay on hosts, where FBGEMM decays the rows of a table "
+            "only if several features look up the tables of its kernel",
+            "leave out the decay, train on GPUs, or use the stock sharder",
+        ),
+        *((is_odd, f"{name}={settings.get(name)}", leave_it_out) for name, is_odd in odd.items()),
+    ]
 
 
 def optimizer_of(info: EmbeddingShardingInfo) -> Any:
@@ -285,7 +283,7 @@ def _replicated_sequences(config: BaseEmbeddingConfig) -> _Refusal:
 
 def _dropped_optimizer(info: EmbeddingShardingInfo) -> _Refusal:
     return (
-        getattr(info.param, "_optimizer_classes", [None])[0] is not None,
+        has_optimizer(info.param),
         "a data_parallel plan, under which TorchRec drops the optimizer of "
         "apply_optimizer_in_backward and leaves the table untrained",
         "train it with an optimizer of the model's other parameters, or plan it table_wise",

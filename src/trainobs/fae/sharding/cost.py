@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 
-from trainobs.core.errors import FAEError
+from trainobs.core.quotients import Interval
 from trainobs.core.text import size
 from trainobs.fae.kjt.split import overlaid_tables
+from trainobs.fae.profile.cache_statistics import different_rows
+from trainobs.fae.profile.predictions import TablePrediction, required
 from trainobs.fae.profile.profile import FAEProfile
 
 _FLOAT = 4  # what embeddings and gradients are sent as
@@ -61,20 +62,19 @@ def expected_bytes(
     Raises:
         FAEError: the profile has no predictions.
     """
-    if profile.predictions is None:
-        raise FAEError(
-            "cannot choose a mode by its cost",
-            "a profile without predictions",
-            "make the profile by trainobs.fae.calibrate, or give a mode",
-        )
-    pure = _ratio(profile.predictions.all_hot_ratio.value)
+    predictions = required(
+        profile.predictions,
+        "cannot choose a mode by its cost",
+        "make the profile by trainobs.fae.calibrate, or give a mode",
+    )
+    pure = _known(predictions.all_hot_ratio)
     overlaid = overlaid_tables(profile)
     stock = overlay = 0.0
     for config in configs:
-        expected = profile.predictions.tables[config.name]
+        expected = predictions.tables[config.name]
         lookups = expected.lookups_per_input * batch_size
         has_hot = config.name in overlaid
-        hot_ratio = max(_ratio(expected.hot_lookup_ratio.value) if has_hot else 0.0, pure)
+        hot_ratio = max(_known(expected.hot_lookup_ratio) if has_hot else 0.0, pure)
         of_mixed = lookups * (hot_ratio - pure) / (1 - pure) if pure < 1 else 0.0
 
         def sent(count: float, config: BaseEmbeddingConfig = config) -> float:
@@ -89,22 +89,20 @@ def expected_bytes(
         if not has_hot:
             continue
         for share, hot in ((pure, lookups), (1 - pure, of_mixed)):
-            rows = sum(_different_rows(profile, config.name, n * hot) for n in (1, ranks))
+            count = len(profile.table(config.name).hot_ids)
+            rows = sum(_hot_rows(expected, count, n * hot) for n in (1, ranks))
             overlay += share * rows * (config.embedding_dim + 1) * _FLOAT  # each with its number
     return StepBytes(stock, overlay, stock)
 
 
-def _ratio(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
+def _known(ratio: Interval) -> float:
+    return float(np.nan_to_num(ratio.value))
 
 
-def _different_rows(profile: FAEProfile, table: str, lookups: float) -> float:
-    """Hot rows that so many lookups of hot rows are expected to be of."""
-    assert profile.predictions is not None
-    expected = profile.predictions.tables[table]
-    ends = np.minimum(np.cumsum(expected.group_rows), len(profile.table(table).hot_ids))
+def _hot_rows(expected: TablePrediction, hot_count: int, lookups: float) -> float:
+    """Hot rows, of so many, that so many lookups of hot rows are expected to be of."""
+    ends = np.minimum(np.cumsum(expected.group_rows), hot_count)
     rows = np.diff(ends, prepend=0)
     chances = np.nan_to_num(expected.group_ratios, nan=0.0) / np.maximum(expected.group_rows, 1)
     chances /= max(float((rows * chances).sum()), 1e-12)
-    unseen = np.exp(lookups * np.log1p(-np.minimum(chances, 1 - 1e-12)))
-    return float((rows * (1 - unseen)).sum())
+    return float(different_rows(rows, chances, lookups).sum())

@@ -22,9 +22,9 @@ from torchrec.distributed.planner.types import (
 )
 from torchrec.distributed.types import ShardingPlan
 
-from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
+from trainobs.fae.profile.predictions import required
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.mode import Mode, check_mode
 
@@ -92,12 +92,8 @@ class _HotRowEstimator(ShardEstimator):  # type: ignore[misc]
         profile: FAEProfile,
         by_shard: bool,
     ) -> None:
-        if check_profile(profile).predictions is None:
-            raise FAEError(
-                "cannot tell the planner what hot rows serve",
-                "a profile without predictions",
-                "make the profile by trainobs.fae.calibrate",
-            )
+        failed = "cannot tell the planner what hot rows serve"
+        self._predictions = required(check_profile(profile).predictions, failed)
         self._profile = profile
         self._overlaid = overlaid_tables(profile)
         self._by_shard = by_shard
@@ -110,9 +106,7 @@ class _HotRowEstimator(ShardEstimator):  # type: ignore[misc]
                 self._estimate(option)
 
     def _estimate(self, option: ShardingOption) -> None:
-        predictions = self._profile.predictions
-        assert predictions is not None
-        hot = np.nan_to_num(predictions.tables[option.name].hot_lookup_ratio.value)
+        hot = np.nan_to_num(self._predictions.tables[option.name].hot_lookup_ratio.value)
         left = 1 - hot + hot * self._device_share
         rows = max((self._hot_rows(option, shard) for shard in option.shards), default=0)
         for shard in option.shards:

@@ -7,12 +7,12 @@ from weakref import WeakSet
 import torch.distributed as dist
 from torchrec.distributed.types import ShardingEnv
 
+from trainobs.fae.kjt.host_group import host_group
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.barrier import RankBarrier
 from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.overlay import HotOverlay
 from trainobs.fae.sharding.served import ServedCounts
-from trainobs.fae.sharding.torchrec_private import timeout_of
 
 _ATTRIBUTE = "trainobs_hot_collections"
 
@@ -23,21 +23,13 @@ class HotCollections:
     It is an attribute of the model's ShardingEnv, since DistributedModelParallel gives the same one
     to all sharders. If you shard the collections of a model one by one, use one ShardingEnv.
 
-    The group stays as long as the process. torch names a group by how many there are on a rank: if
-    one were given back, the next would have a name that is taken, or another one on each rank.
-
     Args:
         group: the ranks.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group if dist.get_world_size(group) > 1 else None
-        self._host_group: dist.ProcessGroup | None = None
-        if self._group is not None:
-            ranks = dist.get_process_group_ranks(group)
-            self._host_group = dist.new_group(
-                ranks, timeout_of(group), "gloo", use_local_synchronization=True
-            )
+        self._host_group = host_group(group)
+        self._group = None if self._host_group is None else group
         self._count = 0
         self._overlays: WeakSet[HotOverlay] = WeakSet()
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from torchrec.modules.embedding_configs import data_type_to_sparse_type
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from trainobs.fae.kjt.constants import permuted
-from trainobs.fae.sharding.batch import lengths_of
+from trainobs.fae.kjt.jagged import by_lookup, permuted, with_values
 from trainobs.fae.sharding.layout import HotLayout, KernelLayout, SlabRates
 from trainobs.fae.sharding.torchrec_private import (
     counts_lookups,
@@ -62,7 +61,6 @@ class HotKernel:
             table_names=["hot rows"],
             **layout.settings,
         )
-        self._starts = torch.tensor(layout.feature_rows, device=device)
         self._is_shifted = any(layout.feature_rows)
 
     @property
@@ -95,16 +93,9 @@ class HotKernel:
             hot = permuted(hot, order)
         rows = hot.values().long()
         if self._is_shifted:
-            counts = lengths_of(hot).sum(1)
-            rows = rows + torch.repeat_interleave(self._starts, counts, output_size=len(rows))
-        return KeyedJaggedTensor(
-            keys=list(self.layout.features) if self._pools else hot.keys(),
-            values=rows,
-            weights=hot.weights_or_none() if self._pools else None,
-            lengths=hot.lengths(),
-            stride=hot.stride(),
-            length_per_key=hot.length_per_key(),
-        )
+            rows = rows + by_lookup(hot, self.layout.feature_rows)[0]
+        keys = self.layout.features if self._pools else None
+        return with_values(hot, rows, keys, is_weighted=self._pools)
 
     def lookup(self, lookups: KeyedJaggedTensor) -> Tensor:
         """The embeddings; backward trains the rows.

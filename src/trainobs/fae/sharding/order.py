@@ -4,47 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
+from trainobs.fae.kjt.jagged import lengths_of
 from trainobs.fae.kjt.split import cold_count, read_mark
-from trainobs.fae.sharding.batch import SlotRows, SplitBatch, WholeBatch, lengths_of
-
-
-class FeatureSequence(NamedTuple):
-    """The lookups of one feature, in the order of the batch.
-
-    `order` is the place of each lookup among the feature's cold lookups with its hot ones behind
-    them; None where the feature has one kind only.
-    """
-
-    lengths: Tensor  # of each input
-    order: Tensor | None  # int64[lookups]
-    ids: Tensor | None  # rows, one a lookup; None where nobody needs them
-
-    def merged(self, cold: Tensor, hot: Tensor) -> Tensor:
-        """The embeddings in order; both kinds stay in the graph, since all ranks train both.
-
-        Args:
-            cold: [cold lookups, columns], of this output.
-            hot: [hot lookups, columns], of this output.
-        """
-        both = torch.cat([cold, hot])
-        return both if self.order is None else both.index_select(0, self.order)
-
-    def jagged(self, embeddings: Tensor) -> JaggedTensor:
-        """These embeddings, as the stock collection gives them."""
-        return JaggedTensor(values=embeddings, lengths=self.lengths, weights=self.ids)
-
-    def record_stream(self, stream: torch.Stream) -> None:
-        """Keep the memory until the stream is done with it."""
-        for tensor in (self.lengths, self.order, self.ids):
-            if tensor is not None:
-                tensor.record_stream(stream)
+from trainobs.fae.sharding.batch import FeatureSequence, SlotRows, SplitBatch, WholeBatch
 
 
 def check_order(batch: KeyedJaggedTensor, what: str = "the sequences") -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torchrec.distributed.embedding_types import KJTList
+from torchrec.optim.keyed import CombinedOptimizer
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
@@ -19,7 +20,7 @@ from trainobs.fae.kjt.bitmap import HotBitmap
 from trainobs.fae.kjt.split import SplitMark, cold_count, read_mark, split_by
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.barrier import RankBarrier, SyncPoint
-from trainobs.fae.sharding.batch import Process, SlotRows, SplitBatch, WholeBatch, join
+from trainobs.fae.sharding.batch import SlotRows, SplitBatch, WholeBatch, join
 from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.partition import Partition
 from trainobs.fae.sharding.replicas import Replicas
@@ -48,6 +49,7 @@ class HotOverlay:
         bounds: what ids outside of their table are.
         asks_tables: whether the collection has tables without hot rows that pure batches look up.
         generation: how often the hot rows were set; a batch on its way has that of its split.
+        rows: the hot rows.
     """
 
     group: dist.ProcessGroup | None
@@ -66,7 +68,7 @@ class HotOverlay:
     ) -> None:
         """Use these hot rows, whose newest values are in the tables, in the place of any others."""
         self.profile = profile
-        self._rows: Replicas | Partition | _NoRows = rows
+        self.rows: Replicas | Partition | _NoRows = rows
         rows.set_optimizer(self._settings)
         self._table_writes = table_writes
         self._bitmaps: dict[torch.device, HotBitmap] = {}
@@ -82,11 +84,11 @@ class HotOverlay:
             settings: as FBGEMM takes them. Rates are asked of the tables in each step.
         """
         self._settings.update({name: settings[name] for name in settings if name != "lr"})
-        self._rows.set_optimizer(self._settings)
+        self.rows.set_optimizer(self._settings)
 
     def let_go(self) -> None:
         """Give the memory of hot rows that were flushed back; `use` comes next."""
-        self._rows = _NoRows()
+        self.rows = _NoRows()
         self._bitmaps, self._slot_rows = {}, {}
 
     def flush(self) -> None:
@@ -94,7 +96,7 @@ class HotOverlay:
         self._look_for_writes()
         if self._is_ahead and not self._is_behind:
             with self.served.syncing:
-                self._rows.write_back.flush()
+                self.rows.write_back.flush()
             self._is_ahead = False
 
     def tables_changed(self) -> None:
@@ -179,11 +181,6 @@ class HotOverlay:
         if embeddings.requires_grad:
             embeddings.register_hook(check)  # type: ignore[no-untyped-call]
 
-    @property
-    def joins_mixed(self) -> bool:
-        """Whether hot lookups of mixed batches are sent with the others; see `Partition`."""
-        return self._rows.joins_mixed
-
     @contextmanager
     def serving(self, batch_number: int, device: torch.device) -> Iterator[None]:
         """Have lookups of the tables serve the hot lookups that were sent with the others.
@@ -192,30 +189,22 @@ class HotOverlay:
             batch_number: how many batches came before.
             device: where the lookups are.
         """
-        assert isinstance(self._rows, Partition)
+        assert isinstance(self.rows, Partition)
         self._catch_up(batch_number)
         self.served.count(batch_number)
-        with self._rows.serving(self._bitmap(device), self._watch_training):
+        with self.rows.serving(self._bitmap(device), self._watch_training):
             yield
 
     def cold(self, modules: Iterable[nn.Module], received: KJTList) -> KJTList:
         """The cold ones of lookups that were sent to this rank, for each lookup module."""
-        assert isinstance(self._rows, Partition)
-        return self._rows.cold(modules, received, self._bitmap(received[0].device()))
-
-    def gather(self, batch: SplitBatch) -> list[Any]:
-        """The hot lookups of a batch."""
-        return self._rows.gather(batch)
-
-    def processed(self, lookups: list[Any], process: Process) -> list[Any]:
-        """Lookups, as `gather` gave them, with the weights that a feature processor has."""
-        return self._rows.processed(lookups, process)
+        assert isinstance(self.rows, Partition)
+        return self.rows.cold(modules, received, self._bitmap(received[0].device()))
 
     def lookup(self, lookups: list[Any], batch_number: int, input_count: int) -> list[Tensor]:
         """The embeddings of hot lookups; see `Replicas.lookup`."""
         self._catch_up(batch_number)
         self.served.count(batch_number)
-        found = self._rows.lookup(lookups, batch_number, input_count)
+        found = self.rows.lookup(lookups, batch_number, input_count)
         for embeddings in found:
             self._watch_training(embeddings)
         return found
@@ -253,7 +242,7 @@ class HotOverlay:
         if self.barrier is not None:
             self._check_profiles(self.barrier, batch_number)
         with self.served.syncing:
-            self._rows.write_back.pull(self.group)
+            self.rows.write_back.pull(self.group)
         self._is_behind = False
 
     def _check_profiles(self, barrier: RankBarrier, batch_number: int) -> None:
@@ -282,6 +271,31 @@ class HotOverlay:
                 f"{count} cold lookups in a batch that is marked as pure",
                 "leave the keys of packed batches as they are",
             )
+
+
+class WrittenBackOptimizer(CombinedOptimizer):  # type: ignore[misc]
+    """The fused optimizer of a collection's tables, whose state has the hot rows' in it."""
+
+    def __init__(self, stock: CombinedOptimizer, overlay: HotOverlay) -> None:
+        super().__init__(list(stock.optimizers))
+        self._overlay = overlay
+
+    @property
+    def state(self) -> Mapping[Tensor, Any]:
+        """State of each parameter, for reading or for loading into."""
+        self._overlay.flush()
+        state: Mapping[Tensor, Any] = super().state
+        return state
+
+    def update_hyper_parameters(self, params_dict: dict[str, Any]) -> None:
+        """Give the tables other settings, and their hot rows; on all ranks."""
+        super().update_hyper_parameters(params_dict)
+        self._overlay.set_optimizer(params_dict)
+
+    def post_load_state_dict(self) -> None:
+        """Read the hot rows' state from the tables' at the next batch."""
+        super().post_load_state_dict()
+        self._overlay.tables_changed()
 
 
 class _NoRows:

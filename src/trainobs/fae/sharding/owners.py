@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.kjt.bitmap import HotBitmap
-from trainobs.fae.kjt.constants import constant, permuted
+from trainobs.fae.kjt.jagged import by_lookup, lengths_of, permuted, with_values
 from trainobs.fae.kjt.split import Bags, integers, part
 from trainobs.fae.sharding.batch import SlotRows, WholeBatch
 from trainobs.fae.sharding.order import whole_sequences
@@ -75,15 +75,9 @@ class Owner:
             bitmap: of the hot rows, by their rows in the tables.
         """
         features = [key.feature for key in self._keys]
-        lengths = integers(whole.lengths()).view(len(features), -1)
-        rows = KeyedJaggedTensor(
-            keys=features,
-            values=self._rows_of_tables(whole, lengths),
-            lengths=lengths.view(-1),
-            stride=whole.stride(),
-            length_per_key=whole.length_per_key(),
-        )
+        rows = with_values(whole, self._rows_of_tables(whole), features, is_weighted=False)
         found = bitmap.lookup(rows).slots
+        lengths = integers(lengths_of(whole))
         bags = part(Bags(lengths, whole.values(), whole.weights_or_none()), found, self._pairs)
         hot_features = [features[pair] for pair in self._pairs]
         both = KeyedJaggedTensor(
@@ -94,18 +88,8 @@ class Owner:
             stride=whole.stride(),
         )
         cold, hot = both.split([len(features), len(hot_features)])
-        counts = hot.lengths().view(len(hot_features), -1).sum(1)
-        first = constant(self._first_rows, counts.device)
-        values = self._slots.lookup(hot, hot_features)
-        values = values - torch.repeat_interleave(first, counts, output_size=len(values))
-        hot = KeyedJaggedTensor(
-            keys=hot.keys(),
-            values=values.to(whole.values().dtype),
-            weights=hot.weights_or_none(),
-            lengths=hot.lengths(),
-            stride=hot.stride(),
-            length_per_key=hot.length_per_key(),
-        )
+        values = self._slots.lookup(hot, hot_features) - by_lookup(hot, self._first_rows)[0]
+        hot = with_values(hot, values.to(whole.values().dtype))
         if self._order != list(range(len(self._order))):
             hot = permuted(hot, self._order)
         return _Parted(WholeBatch(rows, found >= 0), cold, hot)
@@ -132,16 +116,11 @@ class Owner:
         yield self.tables.register_forward_pre_hook(take_apart)
         yield self.tables.register_forward_hook(join)
 
-    def _rows_of_tables(self, whole: KeyedJaggedTensor, lengths: Tensor) -> Tensor:
+    def _rows_of_tables(self, whole: KeyedJaggedTensor) -> Tensor:
         """int64[lookups], rows as the tables number them; -1 for bad ids that the tables refuse."""
-        ids, counts = whole.values().long(), lengths.sum(1)
-        known = [(key.row, key.rows, key.feature in self._replaced) for key in self._keys]
-        first, rows, are_replaced = (
-            torch.repeat_interleave(
-                constant(tuple(map(int, column)), ids.device), counts, output_size=len(ids)
-            )
-            for column in zip(*known, strict=True)
-        )
+        ids = whole.values().long()
+        known = [(key.row, key.rows, int(key.feature in self._replaced)) for key in self._keys]
+        first, rows, are_replaced = by_lookup(whole, *zip(*known, strict=True))
         is_row = (ids >= 0) & (ids < rows)
         # -1 stays: FBGEMM takes it for a row that was pruned
         is_first = ~is_row & (ids != -1) & (rows > 0) & are_replaced.bool()

@@ -33,11 +33,10 @@ from torchrec.modules.embedding_configs import (
     EmbeddingConfig,
 )
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.bitmap import HotBitmap
-from trainobs.fae.kjt.constants import permuted
+from trainobs.fae.kjt.jagged import permuted, with_values
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.model_tables import trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
@@ -47,7 +46,7 @@ from trainobs.fae.sharding.checks import optimizer_of
 from trainobs.fae.sharding.layout import optimizer_settings
 from trainobs.fae.sharding.owners import owners, serving
 from trainobs.fae.sharding.planner import check_room, needed_bytes
-from trainobs.fae.sharding.rates import LookupCounts
+from trainobs.fae.sharding.rates import LookupCounts, rate_of
 from trainobs.fae.sharding.torchrec_private import (
     StockBags,
     StockSequences,
@@ -60,7 +59,6 @@ from trainobs.fae.sharding.write_back import (
     Link,
     WriteBack,
     backing_shards,
-    rate_of,
     rows_in,
 )
 
@@ -160,14 +158,7 @@ class Partition:
         mine = [at for at, feature in enumerate(features) if feature in self._features]
         if len(mine) < len(features):  # the others are of another collection's tables
             features, hot = tuple(features[at] for at in mine), permuted(hot, mine)
-        whole = KeyedJaggedTensor(
-            keys=list(features),
-            values=self._slots.lookup(hot, features),
-            weights=hot.weights_or_none(),
-            lengths=hot.lengths(),
-            stride=hot.stride(),
-            length_per_key=hot.length_per_key(),
-        )
+        whole = with_values(hot, self._slots.lookup(hot, features), features)
         context = self._collection.create_context()
         return [SentLookups(context, self._collection.input_dist(context, whole).wait().wait())]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from torch import Tensor
 
@@ -66,6 +66,20 @@ class LookupCounts:
         """Count a batch that the tables do not look up."""
         for kernel in self._kernels:
             set_lookup_count(kernel, lookup_count(kernel) + 1)
+
+
+def rate_of(tables: Collection[str], shards: Iterable[BackingShard]) -> float:
+    """Learning rate of these tables; NaN where this rank has none of them.
+
+    Raises:
+        FAEError: they are trained at different rates.
+    """
+    trainers = {id(shard.kernel): shard.kernel for shard in shards if shard.table in tables}
+    return _only(
+        (float(trainer.get_learning_rate()) for trainer in trainers.values()),
+        "learning rates {} of tables whose hot rows are trained together",
+        "set one learning rate in all parameter groups of the fused optimizer",
+    )
 
 
 def one_count(counts: Iterable[float]) -> float:

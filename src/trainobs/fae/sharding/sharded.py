@@ -21,12 +21,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.kjt.expand import without_inverse
+from trainobs.fae.kjt.jagged import with_values
 from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.model_tables import trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.sharding.batch import SplitBatch
+from trainobs.fae.sharding.batch import FAEContext, SplitBatch
 from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.checks import (
     check_optimizers,
@@ -36,11 +36,11 @@ from trainobs.fae.sharding.checks import (
     output_type,
     replicated_tables,
 )
-from trainobs.fae.sharding.context import FAEContext
 from trainobs.fae.sharding.hot_collections import HotCollections
 from trainobs.fae.sharding.keys import check_hot_keys, check_keys, check_order_of_keys, check_served
 from trainobs.fae.sharding.layout import lay_out, without_weights
 from trainobs.fae.sharding.mode import Mode
+from trainobs.fae.sharding.overlay import WrittenBackOptimizer
 from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
 from trainobs.fae.sharding.planner import check_room, needed_bytes, warn_of_more
@@ -49,7 +49,6 @@ from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import FeatureRows, ServedCounts
 from trainobs.fae.sharding.torchrec_private import Plan, StockBags, StockSequences
 from trainobs.fae.sharding.write_back import TableWrites, backing_shards
-from trainobs.fae.sharding.written_back import WrittenBackOptimizer
 
 
 class ShardedFAEModule(
@@ -95,7 +94,9 @@ class ShardedFAEModule(
         check_plan(configs, plan, env, profile, mode, is_weighted)
         kind = StockBags if self._pools else StockSequences
         infos = kind.infos(module, plan, settings.get("fused_params"))
-        check_optimizers(infos, settings.get("device") or torch.device("cpu"))
+        # with its number: "cuda" is no key of what is there for the batches of "cuda:0"
+        self._device = torch.empty(0, device=settings.get("device") or "cpu").device
+        check_optimizers(infos, self._device)
         stock = kind(module, plan, env, **settings)
         super().__init__(settings.get("qcomm_codecs_registry"))
         stock.share_with(self)
@@ -110,7 +111,6 @@ class ShardedFAEModule(
         self._mode = mode
         self._is_weighted = is_weighted
         self._module_fqn: str | None = settings.get("module_fqn")
-        self._device: torch.device = settings.get("device") or torch.device("cpu")
         served = [(feature, c.name) for c in configs for feature in c.feature_names]
         names = {f"{feature}@{table}": (feature, table) for feature, table in served}
         names.update((one[0], one) for one in served)  # TorchRec adds the table if there are two
@@ -263,8 +263,8 @@ class ShardedFAEModule(
         features = maybe_td_to_kjt(features, self._features)
         if features.variable_stride_per_key():
             features = self._expanded(features)
-        elif features.inverse_indices_or_none() is not None:
-            features = without_inverse(features)
+        elif features.inverse_indices_or_none() is not None:  # of bags that no inputs share
+            features = with_values(features, features.values())
         self._check(features)
         batch = self._split(ctx, features)
         awaitable = self._send_cold(ctx, batch)
@@ -288,7 +288,7 @@ class ShardedFAEModule(
         self, dist_input: KJTList, forward_stream: Any = None, ctx: FAEContext | None = None
     ) -> None:
         """Have the caches of the tables read the rows of cold lookups."""
-        joins = self._mode != "paper" and self._overlay.joins_mixed
+        joins = self._mode != "paper" and self._overlay.rows.joins_mixed
         if joins and (ctx is None or ctx.is_whole):
             dist_input = self._overlay.cold(self._lookups, dist_input)
         super().prefetch(dist_input, forward_stream, ctx)
@@ -350,8 +350,8 @@ class ShardedFAEModule(
         ctx.input_count, ctx.generation = batch.cold.stride(), overlay.generation
         if self._mode == "partitioned" or not batch.is_pure:
             overlay.wait_for_ranks(batch)
-        ctx.is_whole = not batch.is_pure and (self._mode == "paper" or overlay.joins_mixed)
-        ctx.hot = [] if ctx.is_whole else overlay.gather(batch)
+        ctx.is_whole = not batch.is_pure and (self._mode == "paper" or overlay.rows.joins_mixed)
+        ctx.hot = [] if ctx.is_whole else overlay.rows.gather(batch)
         return batch
 
     def _send_cold(self, ctx: FAEContext, batch: SplitBatch) -> Awaitable[Awaitable[KJTList]]:
@@ -372,7 +372,7 @@ class ShardedFAEModule(
         if ctx.is_whole:
             return None
         if ctx.process is not None:
-            ctx.hot = self._overlay.processed(ctx.hot, ctx.process)
+            ctx.hot = self._overlay.rows.processed(ctx.hot, ctx.process)
         hot = self._overlay.lookup(ctx.hot, ctx.batch_number, ctx.input_count)
         if ctx.is_pure:
             self._lookup_counts.skip()

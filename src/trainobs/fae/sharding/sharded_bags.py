@@ -21,11 +21,10 @@ from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.kjt.constants import constant
 from trainobs.fae.kjt.expand import expanded
-from trainobs.fae.sharding.batch import SplitBatch, lengths_of
+from trainobs.fae.kjt.jagged import constant, lengths_of
+from trainobs.fae.sharding.batch import FAEContext, SplitBatch
 from trainobs.fae.sharding.checks import DIVIDED_BY_COLLECTION
-from trainobs.fae.sharding.context import FAEContext
 from trainobs.fae.sharding.keys import check_weights
 from trainobs.fae.sharding.sharded import ShardedFAEModule
 from trainobs.fae.sharding.torchrec_private import StockBags, table_kernels

@@ -19,7 +19,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from trainobs.core.errors import FAEError, a_type
 from trainobs.fae.kjt.split import read_mark
-from trainobs.fae.sharding.context import FAEContext
+from trainobs.fae.sharding.batch import FAEContext
 from trainobs.fae.sharding.order import check_order
 from trainobs.fae.sharding.torchrec_private import StockProcessed
 

@@ -12,8 +12,7 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
-from trainobs.fae.sharding.batch import SlotRows, SplitBatch
-from trainobs.fae.sharding.context import FAEContext
+from trainobs.fae.sharding.batch import FAEContext, SlotRows, SplitBatch
 from trainobs.fae.sharding.order import check_order, sequences
 from trainobs.fae.sharding.sharded import ShardedFAEModule
 

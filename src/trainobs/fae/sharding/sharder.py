@@ -217,8 +217,6 @@ class FAEFeatureProcessedEmbeddingBagCollectionSharder(
             FAEError: the profile is of another model, or hot rows could not be exact.
         """
         if len(replicated_tables(params)) == len(params):  # no table may have hot rows
-            bags, _ = module.split()
-            check_replicated(_configs_of(bags), self._of_tables.profile)
             return super().shard(module, params, env, device, module_fqn)
         return self.sharded_module_type(
             module,

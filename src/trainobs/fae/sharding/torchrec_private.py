@@ -9,11 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
@@ -34,7 +32,7 @@ from torchrec.distributed.types import ParameterSharding
 from torchrec.distributed.utils import modify_input_for_feature_processor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from trainobs.fae.kjt.constants import constant
+from trainobs.fae.kjt.jagged import constant
 
 Plan = Mapping[str, ParameterSharding]  # by table
 
@@ -264,9 +262,14 @@ def set_lookup_count(kernel: SplitTableBatchedEmbeddingBagsCodegen, count: int) 
     kernel.iter.fill_(count)
 
 
+def has_optimizer(parameter: Any) -> bool:
+    """Whether `apply_optimizer_in_backward` gave a parameter an optimizer."""
+    return getattr(parameter, "_optimizer_classes", [None])[0] is not None
+
+
 def set_optimizer(parameter: Any, settings: dict[str, Any]) -> None:
     """Have a sharded collection train a parameter by these settings of FBGEMM's optimizers."""
-    # where apply_optimizer_in_backward leaves the optimizers of a parameter, and their arguments
+    # _optimizer_classes, _optimizer_kwargs: where apply_optimizer_in_backward leaves them
     parameter._optimizer_classes, parameter._optimizer_kwargs = [None], [settings]
 
 
@@ -280,14 +283,6 @@ def collection_settings(sharder: Any) -> dict[str, Any]:
 def remember_topology(reservation: HeuristicalStorageReservation, reserved: Topology) -> None:
     """Set the topology of a reservation that the planner's report shows."""
     reservation._last_reserved_topology = reserved
-
-
-def timeout_of(group: dist.ProcessGroup) -> timedelta:
-    """How long a collective of a group may take."""
-    # _device_types, _get_backend, _timeout: a group may have a backend for each kind of device
-    backend: Any = group._get_backend(group._device_types[0])
-    found: timedelta = backend.options._timeout
-    return found
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

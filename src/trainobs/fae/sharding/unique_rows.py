@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from trainobs.fae.kjt.constants import constant
+from trainobs.fae.kjt.jagged import constant
 from trainobs.fae.sharding.barrier import all_gather
 
 _RUN = 256  # summands that are added up one after the other

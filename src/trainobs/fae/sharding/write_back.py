@@ -13,7 +13,6 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 from torch import Tensor
 
-from trainobs.core.errors import FAEError
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.hot_kernels import HotKernel, kernel_tensors
 from trainobs.fae.sharding.torchrec_private import StockSequences, table_kernels, write_counts
@@ -107,12 +106,13 @@ class WriteBack:
         Args:
             group: the ranks, all of which come here; None for a single one.
         """
-        for tensor in self._replicated if group is not None else ():
+        replicated = [] if group is None else self._replicated
+        for tensor in replicated:
             tensor.zero_()
         for link in self._links:
             for hot, table in link.pairs():
                 hot.copy_(table.index_select(0, link.shard_rows.to(table.device)))
-        for tensor in self._replicated if group is not None else ():
+        for tensor in replicated:
             dist.all_reduce(tensor, group=group)  # zero but on one rank: the sum is exact
 
 
@@ -137,20 +137,3 @@ def rows_in(shard: BackingShard, profile: FAEProfile) -> tuple[int, Tensor]:
     bounds = [shard.row, shard.row + len(shard.tensors[0])]
     first, last = np.searchsorted(hot_ids, bounds)
     return int(first), torch.from_numpy(hot_ids[first:last] - shard.row)
-
-
-def rate_of(tables: set[str], shards: list[BackingShard]) -> float:
-    """Learning rate of these tables; NaN where this rank has none of them.
-
-    Raises:
-        FAEError: they are trained at different rates.
-    """
-    trainers = {id(s.kernel): s.kernel for s in shards if s.table in tables}
-    rates = {float(trainer.get_learning_rate()) for trainer in trainers.values()}
-    if len(rates) > 1:
-        raise FAEError(
-            "cannot train hot rows",
-            f"learning rates {sorted(rates)} of tables whose hot rows are trained together",
-            "set one learning rate in all parameter groups of the fused optimizer",
-        )
-    return rates.pop() if rates else float("nan")
