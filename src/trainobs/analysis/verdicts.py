@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.ranks import in_step
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP
 from trainobs.replay.metric_columns import Floats
@@ -131,7 +132,9 @@ def _told(verdict: Verdict) -> dict[str, Any]:
 
 
 def _facts(run: RunLog) -> Facts:
-    others = [rank for rank in run.ranks.values() if rank is not run.rank]
+    others = [
+        rank for rank in run.ranks.values() if rank is not run.rank and in_step(run.rank, rank)
+    ]
     return replace(facts_from(run.info), others_wait_ns=_waits(others))
 
 
