@@ -114,6 +114,18 @@ def test_ranks_that_go_on_without_each_other_wait_for_nobody_among_them(tmp_path
     assert _facts(run).others_wait_ns == {1: 5e8}
 
 
+def test_a_rank_that_has_ended_is_not_late(tmp_path):
+    """Rank 0 waits for it in the last step, until its connection breaks."""
+    for rank, wait_ns in enumerate([[1e7] * 5 + [9e8], [1e7] * 5]):
+        sink = RunLogSink(tmp_path / "run", rank)
+        sink.begin(info(rank=rank, world_size=2, host={"hostname": "a"}))
+        steps = {"step__duration_ns": [SECOND] * len(wait_ns), "ranks__wait_ns": wait_ns}
+        sink.write(batch(range(len(wait_ns)), **steps))
+        sink.end({})
+    mean_ns = (5 * 1e7 + 9e8) / 6
+    assert _facts(RunLog.open(tmp_path / "run")).others_wait_ns == pytest.approx({1: mean_ns})
+
+
 def test_what_nobody_measured_is_not_known(job):
     summary = job(("a", float("nan"), None), ("a", float("nan"), None))
     assert not summary["straggler"]["known"]
