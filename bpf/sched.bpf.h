@@ -64,7 +64,7 @@ static __always_inline void leave_cpu(struct task_state *task, struct task_struc
 {
 	bool runnable = preempt || is_runnable(prev);
 
-	task->flags &= ~(OFF_AWAIT | OFF_GIL);
+	task->flags &= ~(OFF_AWAIT | OFF_GIL | OFF_GLOO);
 	if (!runnable)
 		task->flags |= awaited(task, prev, now);
 	if (task->on_ns)
@@ -110,7 +110,7 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	if (makes_batch(task))
 		sleep_in_batch(task, slept, ready, class);
 	if (task->flags & OFF_AWAIT)
-		add(to, TOBS_AWAIT, TOBS_OTHER, 1, 0, slept, 0);
+		add(to, TOBS_AWAIT, TOBS_OTHER, 1, task->flags & OFF_GLOO ? slept : 0, slept, 0);
 	else if (task->flags & OFF_GIL)
 		add(to, TOBS_AWAIT, TOBS_OTHER, 1, 0, 0, slept);
 	if (task->wake_ns) {
@@ -139,6 +139,28 @@ int BPF_PROG(tobs_switch, bool preempt, struct task_struct *prev, struct task_st
 			take_cpu(task, now);
 		task->on_ns = now;
 	}
+	return 0;
+}
+
+/* Whether the current task is a thread of gloo: pt_gloo_runloop, or gloo_tcp_loop. */
+static __always_inline bool is_gloo(void)
+{
+	u64 name[2];
+
+	if (bpf_get_current_comm(name, sizeof(name)))
+		return false;
+	return name[0] == 0x5f6f6f6c675f7470ULL /* "pt_gloo_" */ ||
+	       name[0] == 0x7063745f6f6f6c67ULL /* "gloo_tcp" */;
+}
+
+/* Comes in the task that wakes; sched_wakeup may come on the CPU of the one that is woken. */
+SEC("tp_btf/sched_waking")
+int BPF_PROG(tobs_waking, struct task_struct *waking)
+{
+	struct task_state *task = state_of(waking);
+
+	if (task && task->flags & OFF_AWAIT && !task->wake_ns && is_gloo())
+		task->flags |= OFF_GLOO;
 	return 0;
 }
 

@@ -36,6 +36,7 @@ struct {
 #define OFF_IOWAIT 8	  /* the task sleeps for a block device */
 #define OFF_AWAIT 16	  /* the task sleeps for another thread, ... */
 #define OFF_GIL 32	  /* ... or until one lets go of the interpreter's lock */
+#define OFF_GLOO 64	  /* a thread of gloo woke it */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);

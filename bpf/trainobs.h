@@ -38,7 +38,8 @@ enum tobs_op {
 	TOBS_SEND,     /* socket messages */
 	TOBS_RECEIVE,
 	TOBS_RECLAIM, /* memory freed by the task that needed it; bytes: freed */
-	TOBS_AWAIT, /* asleep for another thread, not for data; wait_ns: for Python's lock alone */
+	TOBS_AWAIT, /* asleep for another thread, not for data; bytes: ns until one of gloo's woke it;
+		       wait_ns: for Python's lock alone */
 	TOBS_ONCPU, /* periods on a CPU, counted when they end */
 	/* Of the training thread; in place of a class the phase, logging among other. */
 	TOBS_PHASE_OFF, /* off the CPU; wait_ns: of that, ready to run; bytes: ns for Python's lock */

@@ -13,7 +13,7 @@ import numpy as np
 from trainobs.core.abi import BUCKETS, CELL, CELLS_SHAPE, FileClass, Op, Phase, Role
 from trainobs.core.catalogue import METRICS, kernel_metrics, phase_metric
 from trainobs.core.cells import StepCells
-from trainobs.core.coverage import FEEDS, Programs
+from trainobs.core.coverage import Coverage
 from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW, EmbeddingTable
 from trainobs.core.metrics import evaluate
 from trainobs.core.records import BATCH_ROW, RunInfo, StepTable
@@ -23,7 +23,7 @@ CLOCK = {"monotonic_ns": 1_000_000_000, "wall_ns": 1_700_000_000_000_000_000}
 NO_LATENCY = np.zeros((*CELLS_SHAPE, BUCKETS), np.uint64)
 
 
-EVERY_PROGRAM = dict.fromkeys(Programs().union(*FEEDS.values()), "on")
+EVERY_PROGRAM = dict(Coverage.EVERY_PROGRAM)
 
 
 def info(level: str = "ebpf", **facts: object) -> RunInfo:

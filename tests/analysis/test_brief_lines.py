@@ -91,7 +91,7 @@ def test_by_what_a_run_was_observed_is_told_to_its_end(tmp_path):
 
 def test_what_may_be_said_of_ranks_fits_a_line(tmp_path):
     summary = summary_of(of_64_ranks, tmp_path)
-    summary["straggler"] |= {"known": True, "rank": None}
+    summary["straggler"] |= {"known": True, "rank": None, "by": "arrival"}
     told = "none makes the others wait for a tenth of the step in two thirds of the steps"
     assert f"  no straggler: {told}" in rendered(summary)
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from tests.samples import batch, info
+from trainobs.analysis.ranks import in_step
 from trainobs.analysis.straggler_parts import longer, told
 from trainobs.analysis.summary import summarize
+from trainobs.analysis.verdicts import _facts
 from trainobs.report.page import render
 from trainobs.runlog.arrivals import ArrivalsSink
 from trainobs.runlog.reader import RunLog
@@ -79,7 +81,49 @@ def test_ranks_that_wait_alike_have_no_straggler(job, late):
     summary = job(("a", 3e8, late), ("a", 2.9e8, late), ("a", 3.1e8, late))
     assert summary["straggler"]["known"]
     assert summary["straggler"]["rank"] is None
-    assert "no straggler: none makes the others wait" in render(summary)
+    assert "no straggler: none " in render(summary)
+
+
+def test_who_came_later_but_was_not_slept_for_is_no_straggler(job):
+    """Rank 0 goes on behind the collective, and comes back when rank 1 has come to it."""
+    summary = job(("a", 1e6, 0), ("a", 0.0, SECOND // 4))
+    assert summary["straggler"]["rank"] is None
+    assert summary["ranks"][0]["arrival_wait_ns"] is None
+    assert "no straggler: none waits less than every other" in render(summary)
+
+
+def test_a_rank_that_is_waited_for_in_messages_between_two_is_told_by_waiting(job):
+    """All come to the collectives together, of which alone there is a record of all ranks."""
+    straggler = job(("a", 6e8, 0), ("a", 1e8, 0))["straggler"]
+    assert (straggler["by"], straggler["rank"], straggler["held_up_ns"]) == ("waiting", 1, 5e8)
+
+
+def test_ranks_that_go_on_without_each_other_wait_for_nobody_among_them(tmp_path):
+    """As two pairs, each with groups of its own: rank 2 waits little, but rank 0 not for it."""
+    for rank, (took_s, wait_ns) in enumerate([(1, 6e8), (1, 5e8), (2, 1e8), (2, 1.5e9)]):
+        sink = RunLogSink(tmp_path / "run", rank)
+        sink.begin(info(rank=rank, world_size=4, host={"hostname": "a"}))
+        steps = {"step__duration_ns": [took_s * SECOND] * 20, "ranks__wait_ns": [wait_ns] * 20}
+        sink.write(batch(range(20), **steps))
+        sink.end({})
+    run = RunLog.open(tmp_path / "run")
+    summary = summarize(run)
+    assert not summary["straggler"]["known"]
+    assert "not known (they do not take their steps together)" in render(summary)
+    assert [in_step(run.ranks[0], run.ranks[other]) for other in (1, 2, 3)] == [True, False, False]
+    assert _facts(run).others_wait_ns == {1: 5e8}
+
+
+def test_a_rank_that_has_ended_is_not_late(tmp_path):
+    """Rank 0 waits for it in the last step, until its connection breaks."""
+    for rank, wait_ns in enumerate([[1e7] * 5 + [9e8], [1e7] * 5]):
+        sink = RunLogSink(tmp_path / "run", rank)
+        sink.begin(info(rank=rank, world_size=2, host={"hostname": "a"}))
+        steps = {"step__duration_ns": [SECOND] * len(wait_ns), "ranks__wait_ns": wait_ns}
+        sink.write(batch(range(len(wait_ns)), **steps))
+        sink.end({})
+    mean_ns = (5 * 1e7 + 9e8) / 6
+    assert _facts(RunLog.open(tmp_path / "run")).others_wait_ns == pytest.approx({1: mean_ns})
 
 
 def test_what_nobody_measured_is_not_known(job):
@@ -102,7 +146,8 @@ def test_of_ranks_without_times_nobody_is_the_straggler(tmp_path, second):
         sink.write(batch(range(5), ranks__wait_ns=[3e8 * rank] * 5, **columns))
         sink.end({})
     summary = summarize(RunLog.open(tmp_path / "run"))
-    assert summary["straggler"] == {"known": False, "by": None, "rank": None, "steps": 0}
+    assert not summary["straggler"]["known"]
+    assert "not known (not every rank has timed its steps)" in render(summary)
     assert render(summary)
 
 

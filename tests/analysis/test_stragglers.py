@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainobs.analysis.stragglers import by_waiting, lateness, meetings
+from trainobs.analysis.stragglers import by_waiting, lateness, meetings, too_long
 
 MS = 1_000_000
 
@@ -45,7 +45,7 @@ def test_the_rank_that_the_others_wait_for_is_found_with_what_it_costs():
     assert late == {
         "steps": 4,
         "most_ratio": [0, 1, 0],
-        "wait_ns": [28.5 * MS, 0, 29 * MS],
+        "wait_ns": [29 * MS, 0, 28.25 * MS],
         "held_up_ns": [0, 27.5 * MS, 0],
         "straggler": 1,
     }
@@ -93,6 +93,21 @@ def test_what_was_before_the_first_step_and_steps_without_meetings_do_not_count(
 def test_of_too_few_meetings_nothing_is_said():
     assert lateness(*steps_of([[0, 50], [0, 50]]), 100 * MS) is None
     assert lateness(np.empty((0, 2), np.int64), np.array([1]), 100 * MS) is None
+
+
+@pytest.mark.parametrize(
+    ("slept", "is_too_long"),
+    [
+        ([30.0, 1.0], False),
+        ([20.0, 0.0], False),  # close to it
+        ([3.0, 0.0], True),  # it went on meanwhile
+        ([None, None], False),
+    ],
+)
+def test_who_slept_less_than_it_waited_did_not_wait(slept, is_too_long):
+    late = lateness(*steps_of([[0, 30], [0, 30], [0, 30]]), 100 * MS)
+    slept_ns = [None if ms is None else ms * MS for ms in slept]
+    assert too_long(late, slept_ns, 100 * MS) == is_too_long
 
 
 @pytest.mark.parametrize(

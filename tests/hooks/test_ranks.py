@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from tests.lone_rank import lone_rank
 from trainobs.core.collectives import Collective
 from trainobs.core.records import UNKNOWN
 from trainobs.hooks import distributed
-from trainobs.hooks.distributed import TorchJob
+from trainobs.hooks.distributed import GLOO, GROUPS, TorchJob, rank_and_size
 
 
 @pytest.fixture
@@ -72,10 +73,12 @@ def test_what_came_around_a_step_of_the_wall_clock_is_unknown(group, monkeypatch
     """The recorder stamps with that clock; nobody knows which of its stamps are from before."""
     job, entries, offset_ns = TorchJob(), [], distributed._wall_offset_ns()
     record = {"process_group": ["0", "default_pg"], "is_p2p": False}
+    numbers = count()
     monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": entries})
     found = []
     for seq in (1, 2):
-        entries.append(record | {"collective_seq_id": seq, "time_created_ns": time.time_ns()})
+        one = {"record_id": next(numbers), "time_created_ns": time.time_ns()}
+        entries.append(record | one | {"collective_seq_id": seq})
         moved_ns = offset_ns + set_by_ns
         monkeypatch.setattr(distributed, "_wall_offset_ns", lambda moved=moved_ns: moved)
         found += job.arrivals(True)
@@ -104,10 +107,11 @@ def test_groups_without_all_ranks_and_messages_between_two_are_left_out(group, m
     entry = {"process_group": ["0", "default_pg"], "is_p2p": False, "collective_seq_id": 7}
     stamp = time.time_ns()
     entries = [
-        entry | {"time_created_ns": stamp},
-        entry | {"collective_seq_id": 8, "is_p2p": True, "time_created_ns": stamp},
-        entry | {"process_group": ["5", "half"], "time_created_ns": stamp},
+        entry,
+        entry | {"collective_seq_id": 8, "is_p2p": True},
+        entry | {"process_group": ["5", "half"]},
     ]
+    entries = [one | {"record_id": i, "time_created_ns": stamp} for i, one in enumerate(entries)]
     monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": entries})
     (one,) = TorchJob().arrivals()
     assert (one.group, one.seq) == (0, 7)
@@ -137,7 +141,8 @@ def test_of_several_that_torch_has_made_one_of_no_bytes_are_known(group, monkeyp
     entry |= {"input_dtypes": ["Int"], "time_created_ns": time.time_ns()}
     names = {"nccl:all_reduce": 7, "nccl:broadcast": 7, "nccl:reduce": 8}
     entries = [
-        entry | {"profiling_name": name, "collective_seq_id": seq} for name, seq in names.items()
+        entry | {"record_id": i, "profiling_name": name, "collective_seq_id": names[name]}
+        for i, name in enumerate(names)
     ]
     monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": entries})
     assert [one[3:5] for one in TorchJob().arrivals()] == [
@@ -151,10 +156,27 @@ def test_a_group_keeps_its_number_when_an_older_one_is_gone(group, monkeypatch):
     first, second = dist.new_group(), dist.new_group()
     name = dist.distributed_c10d._world.pg_names[second]
     dist.destroy_process_group(first)
-    entries = [entry | {"process_group": [name, ""], "time_created_ns": time.time_ns()}]
-    monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": entries})
+    entry |= {"process_group": [name, ""], "record_id": 0, "time_created_ns": time.time_ns()}
+    monkeypatch.setattr(distributed, "_flight_record", lambda: {"entries": [entry]})
     (one,) = TorchJob().arrivals()
     assert one.group == int(name) == 2
+
+
+@needs.recorder
+def test_groups_that_a_job_makes_anew_are_others(group):
+    """Torch gives them, and their collectives, the numbers of those before."""
+    job = TorchJob()
+    job.arrivals(True)
+    found = []
+    for _ in range(2):
+        for _ in range(3):
+            reduce()
+        found.append(job.arrivals(True))
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    before, after = found
+    assert len(before) == len(after) == 3
+    assert {one.group + GROUPS for one in before} == {one.group for one in after}
 
 
 @needs.store_clone
@@ -167,11 +189,29 @@ def test_the_jobs_store_is_another_connection_with_names_of_its_own(group):
     store.delete("0/0")
 
 
-def test_a_process_group_that_is_gone_is_no_job_any_more(group):
+def test_a_process_group_that_is_gone_has_no_collectives_and_waited_as_before(group):
     job = TorchJob()
+    reduce()
     assert job.waits_on_host()
     dist.destroy_process_group()
-    assert (job.waits_on_host(), job.arrivals(True)) == (False, [])
+    assert (job.waits_on_host(), job.arrivals(True)) == (True, [])
+
+
+@pytest.mark.parametrize("names", [set(), {"pt_gloo_runloop"}])
+def test_where_its_threads_have_no_names_nobody_knows_what_gloo_ends(group, monkeypatch, names):
+    monkeypatch.setattr(distributed, "_thread_names", lambda: names)
+    assert not TorchJob().waits_on_host()
+
+
+def test_a_process_group_tells_of_the_job_and_else_the_environment(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert rank_and_size() == (3, 4)
+    with lone_rank():
+        assert rank_and_size() == (0, 1)
+    monkeypatch.setenv("RANK", "x")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert rank_and_size() == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -185,4 +225,5 @@ def test_a_process_group_that_is_gone_is_no_job_any_more(group):
 )
 def test_only_gloo_waits_on_the_host(group, monkeypatch, config, on_host):
     monkeypatch.setattr(dist, "get_backend_config", lambda: config)
+    monkeypatch.setattr(distributed, "_thread_names", lambda: {*GLOO, "python"})
     assert TorchJob().waits_on_host() == on_host

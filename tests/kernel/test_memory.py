@@ -113,6 +113,36 @@ def test_waiting_for_another_thread_is_told_from_other_sleep(observed, phase):
     assert awaited(counts) == pytest.approx(slept[0] - for_the_interpreter, rel=0.1)
 
 
+def name_me(name: bytes) -> None:
+    """Name this thread, as gloo names its own."""
+    ctypes.CDLL(None).prctl(15, ctypes.c_char_p(name), 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_gloo"),
+    [(b"gloo_tcp_loop", True), (b"pt_gloo_runloop", True), (b"python", False), (b"gloo", False)],
+)
+def test_a_wait_that_a_thread_of_gloo_ends_is_one_for_other_ranks(observed, name, is_gloo):
+    def work() -> None:
+        lock = threading.Lock()
+        lock.acquire()
+
+        def release() -> None:
+            name_me(name)
+            time.sleep(WAIT_S)
+            lock.release()
+
+        thread = threading.Thread(target=release)
+        thread.start()
+        lock.acquire()
+        thread.join()
+
+    counts = observed.during(work)
+    assert awaited(counts) > WAIT_S / 2
+    for_ranks = counts.metric("ranks/wait_ns") / 1e9
+    assert for_ranks == pytest.approx(awaited(counts) if is_gloo else 0, abs=WAIT_S / 10)
+
+
 @pytest.mark.parametrize(
     "work",
     [

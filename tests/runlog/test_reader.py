@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.samples import EVERY_PROGRAM, busy_run, info
+from tests.samples import EVERY_PROGRAM, batch, busy_run, info
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP
@@ -251,3 +251,14 @@ def test_a_column_whose_pages_are_of_another_kind_is_told(write_run):
     run = RunLog.open(path)
     np.testing.assert_array_equal(run.ranks[0].metric(column), [np.nan] * 5)
     assert run.unreadable == {part: f"with unusable values in {column}"}
+
+
+def test_a_wait_of_a_version_that_knew_no_thread_of_gloo_is_not_one_for_other_ranks(tmp_path):
+    """It took every sleep for another thread for one."""
+    for names in ({}, {"tobs_waking": "on"}):
+        sink = RunLogSink(tmp_path / f"run{len(names)}", 0)
+        sink.begin(info(capabilities={"tobs_await": "on", **names}))
+        sink.write(batch(range(3), ranks__wait_ns=[5.0] * 3))
+        sink.end({})
+        found = RunLog.open(tmp_path / f"run{len(names)}").rank.metric("ranks/wait_ns")
+        assert np.isfinite(found).all() == bool(names)

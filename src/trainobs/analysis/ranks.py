@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.stragglers import by_waiting, lateness, meetings
+from trainobs.analysis.stragglers import MIN_STEPS, by_waiting, lateness, meetings, too_long
 from trainobs.core.records import SETUP
+from trainobs.replay.trace import COVERAGE
 from trainobs.runlog.rank import RankLog
 
 Row = dict[str, Any]
@@ -28,8 +29,8 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
         the step, mean of `backward_ns` and of `wait_ns` (as the rank's own kernel counted it), and
         by arrival at the collectives `most_ratio`, `arrival_wait_ns` and `held_up_ns`; None where
         unknown.
-        `straggler`: None for a single rank; else `known`, whether it can be told; `by`
-        ("arrival" or "waiting"); `rank`, None if nobody is one; `steps` compared; and of the
+        `straggler`: None for a single rank; else `known`, whether it can be told, and `why` not;
+        `by` ("arrival" or "waiting"); `rank`, None if nobody is one; `steps` compared; and of the
         straggler `held_up_ns`, `share` of the step and `most_ratio`.
     """
     rows = {number: _row(log) for number, log in ranks.items()}
@@ -39,17 +40,35 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
     times = [rows[number]["p50_ns"] for number in trained]
     step_ns = 0.0 if None in times else float(np.median(times))
     if not step_ns:
-        return {"ranks": rows, "straggler": _UNKNOWN}
-    if len({ranks[number].host for number in trained}) == 1 and rows[trained[0]]["host"]:
-        first = ranks[trained[0]]
-        met = meetings([ranks[number].arrivals() for number in trained])
-        late = lateness(met, first.start_ns()[first.step() != SETUP], step_ns)
-        if late:
-            return {"ranks": rows, "straggler": _of_steps(rows, _by_arrival(rows, trained, late))}
-    return {"ranks": rows, "straggler": _of_steps(rows, _by_waiting(rows, trained, step_ns))}
+        return {"ranks": rows, "straggler": _unknown(_UNTIMED)}
+    found = _by_arrival(ranks, rows, trained, step_ns)
+    if found is None or found["rank"] is None:
+        waiting = _by_waiting(ranks, rows, trained, step_ns)
+        found = waiting if found is None or _is_news(waiting, rows, trained) else found
+    return {"ranks": rows, "straggler": _of_steps(rows, found)}
 
 
-_UNKNOWN: Row = {"known": False, "by": None, "rank": None, "steps": 0}
+def in_step(one: RankLog, other: RankLog) -> bool:
+    """Whether two ranks may wait for each other: then neither gets ahead of the other.
+
+    Over all steps that both took, but the first, they take equally long but for two steps.
+    """
+    both = np.intersect1d(one.step(), other.step())
+    both = both[both != SETUP][1:]
+    took = [rank.metric(_STEP)[np.isin(rank.step(), both)] for rank in (one, other)]
+    if len(both) < MIN_STEPS or not np.isfinite(took).all():
+        return False
+    apart = abs(took[0].sum() - took[1].sum())
+    return bool(apart <= 2 * np.percentile(took, 95))
+
+
+_UNTIMED = "not every rank has timed its steps"
+_UNRECORDED = "collectives of all ranks are not recorded, nor what each rank waited"
+_APART = "they do not take their steps together"
+
+
+def _unknown(why: str) -> Row:
+    return {"known": False, "why": why, "by": None, "rank": None, "steps": 0}
 
 
 def _of_steps(rows: Mapping[int, Row], found: Row) -> Row:
@@ -85,7 +104,18 @@ def _mean(values: npt.NDArray[np.float64]) -> float | None:
     return float(values.mean()) if values.size else None
 
 
-def _by_arrival(rows: Mapping[int, Row], trained: Sequence[int], late: Row) -> Row:
+def _by_arrival(
+    ranks: Mapping[int, RankLog], rows: Mapping[int, Row], trained: Sequence[int], step_ns: float
+) -> Row | None:
+    """None where arrivals do not tell, or do not go with how long ranks slept."""
+    if len({ranks[number].host for number in trained}) > 1 or not rows[trained[0]]["host"]:
+        return None
+    first = ranks[trained[0]]
+    met = meetings([ranks[number].arrivals() for number in trained])
+    late = lateness(met, first.start_ns()[first.step() != SETUP], step_ns)
+    slept = [rows[number]["wait_ns"] for number in trained]
+    if not late or too_long(late, slept, step_ns):
+        return None
     for index, number in enumerate(trained):
         rows[number]["most_ratio"] = late["most_ratio"][index]
         rows[number]["arrival_wait_ns"] = late["wait_ns"][index]
@@ -98,13 +128,26 @@ def _by_arrival(rows: Mapping[int, Row], trained: Sequence[int], late: Row) -> R
     return found
 
 
-def _by_waiting(rows: Mapping[int, Row], trained: Sequence[int], step_ns: float) -> Row:
+def _is_news(waiting: Row, rows: Mapping[int, Row], trained: Sequence[int]) -> bool:
+    """Whether ranks wait for one in what no record of all ranks tells, as messages between two."""
+    if waiting["rank"] is None:
+        return False
+    told = min(rows[number]["arrival_wait_ns"] for number in trained if number != waiting["rank"])
+    return bool(told < COVERAGE * waiting["held_up_ns"])
+
+
+def _by_waiting(
+    ranks: Mapping[int, RankLog], rows: Mapping[int, Row], trained: Sequence[int], step_ns: float
+) -> Row:
     waits = [rows[number]["wait_ns"] for number in trained]
     if None in waits:
-        return _UNKNOWN
+        return _unknown(_UNRECORDED)
     found: Row = {"known": True, "by": "waiting", "rank": None, "steps": 0}
     index = by_waiting(waits, step_ns)
     if index is not None:
+        late = trained[index]
+        if not all(in_step(ranks[late], ranks[number]) for number in trained if number != late):
+            return _unknown(_APART)
         held_up = min(wait for i, wait in enumerate(waits) if i != index) - waits[index]
-        found |= {"rank": trained[index], "held_up_ns": held_up}
+        found |= {"rank": late, "held_up_ns": held_up}
     return found

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.replay.trace import COVERAGE
+
 Longs = npt.NDArray[np.int64]
 Arrivals = Mapping[tuple[int, int], int]
 """(group, number of the collective in it) -> when a rank came to it, ns of a clock of all ranks."""
@@ -56,8 +58,8 @@ def meetings(arrivals: Sequence[Arrivals]) -> Longs:
 def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> dict[str, Any] | None:
     """Who held up whom, from `meetings`.
 
-    Times are medians over steps with meetings, since a rank that stalls once is no straggler, and
-    are spread over the steps between where ranks meet in some steps only.
+    Who held up whom goes by medians over steps with meetings, since a rank that stalls once is no
+    straggler. Times are spread over the steps between where ranks meet in some steps only.
 
     Args:
         met: when each rank came; shape (meetings, ranks).
@@ -66,7 +68,7 @@ def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> dict[str, Any] | N
 
     Returns:
         None if there were too few. Else the `steps` with meetings; for each rank `held_up_ns` that
-        the next to last waited for it, `wait_ns` that it waited for the last, in a step, and
+        the next to last waited for it in a step, `wait_ns` that it waited for the last, a mean, and
         `most_ratio` of the steps in which nobody was waited for longer; and the `straggler`, None
         if no rank is one.
     """
@@ -90,10 +92,26 @@ def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> dict[str, Any] | N
     return {
         "steps": len(known),
         "most_ratio": most_ratio,
-        "wait_ns": (np.median(wait, axis=0) * often).tolist(),
+        "wait_ns": (wait.mean(axis=0) * often).tolist(),
         "held_up_ns": typical.tolist(),
         "straggler": worst if is_straggler else None,
     }
+
+
+def too_long(late: Mapping[str, Any], slept_ns: Sequence[float | None], step_ns: float) -> bool:
+    """Whether a rank waited longer by `lateness` than it slept in collectives.
+
+    Who goes on behind a collective, and comes back when the last has come to it, waited for nobody.
+
+    Args:
+        late: what `lateness` found.
+        slept_ns: mean time that each rank slept in collectives in a step; None where unknown.
+        step_ns: median length of a step.
+    """
+    return any(
+        slept is not None and slept < COVERAGE * wait and wait - slept >= SHARE * step_ns
+        for wait, slept in zip(late["wait_ns"], slept_ns, strict=True)
+    )
 
 
 def by_waiting(wait_ns: Sequence[float], step_ns: float) -> int | None:

@@ -138,7 +138,7 @@ def _compared(run: RunLog) -> dict[str, Any]:
     late = (found["straggler"] or {}).get("rank")
     if late is not None:
         waits = {
-            rank: row["wait_ns"] if row["arrival_wait_ns"] is None else row["arrival_wait_ns"]
+            rank: row["arrival_wait_ns"] if row["wait_ns"] is None else row["wait_ns"]
             for rank, row in found["ranks"].items()
             if rank != late and row["steps"]
         }

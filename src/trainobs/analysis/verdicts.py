@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.ranks import in_step
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP
 from trainobs.replay.metric_columns import Floats
@@ -131,15 +132,26 @@ def _told(verdict: Verdict) -> dict[str, Any]:
 
 
 def _facts(run: RunLog) -> Facts:
-    others = [rank for rank in run.ranks.values() if rank is not run.rank]
-    return replace(facts_from(run.info), others_wait_ns=_waits(others))
+    return replace(facts_from(run.info), others_wait_ns=_waits(run.rank, run.ranks.values()))
 
 
-def _waits(ranks: list[RankLog]) -> dict[int, float]:
-    """Time in collectives per step of the ranks that know theirs."""
+def _waits(own: RankLog, ranks: Iterable[RankLog]) -> dict[int, float]:
+    """Time in collectives per step of ranks that may wait for this one, or it for them.
+
+    A step that the other did not take counts as one in which it waited as long: it had ended.
+    """
     waits = {}
-    for rank in ranks:
-        values = rank.metric(_WAIT)[rank.step() != SETUP]
-        if np.isfinite(values).any():
-            waits[rank.rank] = float(np.nanmean(values))
+    for other in (rank for rank in ranks if rank is not own and in_step(own, rank)):
+        (steps, slept), (others, others_slept) = map(_slept, (own, other))
+        _, here, there = np.intersect1d(steps, others, return_indices=True)
+        if len(here):
+            waits[other.rank] = float(slept.sum() - (slept[here] - others_slept[there]).sum())
+            waits[other.rank] /= len(steps)
     return waits
+
+
+def _slept(rank: RankLog) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Steps of which it is known how long a rank slept in collectives, and how long."""
+    steps, slept = rank.step(), rank.metric(_WAIT)
+    known = np.isfinite(slept) & (steps != SETUP)
+    return steps[known], slept[known]

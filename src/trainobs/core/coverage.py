@@ -78,11 +78,17 @@ CLASSED_BY_CALLS = frozenset({Op.FAULT, Op.BLOCK_READ, Op.BLOCK_WRITE, Op.OFFCPU
 which phase. Without calls their sums over all classes are right, and no class is."""
 
 
+FOR_GLOO = FEEDS[Op.AWAIT] | {"tobs_waking"}
+"""Programs that tell how long the training thread slept for gloo."""
+
+
 def feeds(op: Op, field: str, classes: Collection[FileClass] = ()) -> Programs:
     """Programs that a number rests on: a field of an operation, of some classes (empty: of all)."""
     slept = SCHEDULER if field == "wait_ns" else Programs()
     if op is Op.PHASE_OFF and field == "bytes":  # for Python's lock
         slept = FEEDS[Op.AWAIT]
+    if op is Op.AWAIT and field == "bytes":
+        slept = FOR_GLOO
     return FEEDS[op] | slept | (CALLS if classes and op in CLASSED_BY_CALLS else Programs())
 
 
@@ -94,7 +100,7 @@ class Coverage:
     """
 
     EVERY_PROGRAM: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        sorted(Programs().union(*FEEDS.values())), "on"
+        sorted(Programs().union(*FEEDS.values(), FOR_GLOO)), "on"
     )
 
     def __init__(self, status: Mapping[str, str]) -> None:

@@ -6,10 +6,13 @@ collective or a key of anybody else, and all of it may be missing: then other ra
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainobs.core.collectives import Collective, bytes_of, kind_of
@@ -22,6 +25,9 @@ TIMEOUT_S = 5.0
 REST = 300
 """The flight recorder rests for this many times what reading it took: 0.3 % of a CPU."""
 
+GLOO = frozenset({"pt_gloo_runloop", "gloo_tcp_loop"})
+"""Names of the threads that carry out collectives and messages: bpf/sched.bpf.h."""
+
 _MIN_REST_NS = 1_000_000_000
 
 _SLEWED_NS, _SLEWED = 1_000_000, 0.001
@@ -29,11 +35,16 @@ _SLEWED_NS, _SLEWED = 1_000_000, 0.001
 slows or hastens the wall clock by 0.05 % at most. What is more is a step of it."""
 
 
+GROUPS = 1 << 16
+"""Groups of a job until it takes them away: torch then numbers others anew."""
+
+
 class Arrival(NamedTuple):
     """When this rank came to a collective of all ranks: it may have to wait for the others there.
 
     Attributes:
-        group: number of the process group, as the job counts them.
+        group: number of the process group, as the job counts them, and `GROUPS` for each time that
+            it began to count anew.
         seq: number of the collective in the group, the same on every rank.
         at_ns: CLOCK_MONOTONIC as the collective was asked for.
         kind: of collective.
@@ -59,22 +70,46 @@ class Arrival(NamedTuple):
         return cls(group, int(entry["collective_seq_id"]), at_ns, kind_of(name), *moved)
 
 
+def rank_and_size() -> tuple[int, int]:
+    """Number of this process in its job, and how many there are: 0 of 1 where nobody tells.
+
+    A process group tells, as where `torch.multiprocessing` started the ranks; without one, what
+    `torchrun` and its like set.
+    """
+    distributed = _initialized()
+    if distributed is not None:
+        return distributed.get_rank(), distributed.get_world_size()
+    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return int(rank) if rank.isdecimal() else 0, int(size) if size.isdecimal() else 1
+
+
 class TorchJob:
     """What the observer may ask of the job; each part is found when it is asked for."""
 
     def __init__(self) -> None:
         self._next_ns = 0
+        self._record = -1
         self._seen: dict[int, int] = {}
+        self._base = 0
+        self._waits_on_host = False
         self._offset = time.monotonic_ns(), _wall_offset_ns()
 
     def waits_on_host(self) -> bool:
-        """Whether all collectives are gloo's, in which the thread that waits sleeps."""
+        """Whether all collectives are gloo's, in which the thread that waits sleeps.
+
+        It is woken by threads that the kernel side knows by their names. Once the job has taken its
+        process group away, this is what held before.
+        """
         distributed = _initialized()
         try:
             config = "" if distributed is None else str(distributed.get_backend_config())
         except (RuntimeError, ValueError):  # the job has just taken its process group away
-            return False
-        return {part.rpartition(":")[2] for part in config.split(",")} == {"gloo"}
+            config = ""
+        if config:
+            backends = {part.rpartition(":")[2] for part in config.split(",")}
+            known = self._waits_on_host or _thread_names() >= GLOO
+            self._waits_on_host = backends == {"gloo"} and known
+        return self._waits_on_host
 
     def store(self, prefix: str) -> TorchStore | None:
         """A connection of our own to the job's key-value store; None while there is no job.
@@ -119,9 +154,13 @@ class TorchJob:
         groups = _groups_of_all(world_size)
         found = []
         for entry in record.get("entries", ()):
-            group = groups.get(str(entry["process_group"][0]))
-            if group is None or entry["is_p2p"]:
+            is_new, self._record = _is_after(entry, self._record)
+            number = groups.get(str(entry["process_group"][0]))
+            if not is_new or number is None or entry["is_p2p"]:
                 continue
+            if int(entry["collective_seq_id"]) < self._seen.get(self._base + number, 0):
+                self._base += GROUPS  # the job has taken its groups away and made others
+            group = self._base + number
             one = Arrival.from_entry(entry, group, int(entry["time_created_ns"]) - offset_ns)
             if one.seq > self._seen.get(group, 0):
                 self._seen[group] = one.seq
@@ -163,6 +202,21 @@ class TorchStore:
     def delete(self, key: str) -> None:
         """Remove a key."""
         self._store.delete_key(key)
+
+
+def _is_after(entry: dict[str, Any], record: int) -> tuple[bool, int]:
+    """Whether an entry of the recorder came after one of this number, and the later of the two."""
+    number = int(entry["record_id"])
+    return number > record, max(number, record)
+
+
+def _thread_names() -> set[str]:
+    """Names of the threads of this process."""
+    found = set()
+    for name in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # it has just ended
+            found.add(name.read_text().strip())
+    return found
 
 
 def _initialized() -> Any | None:

@@ -19,7 +19,6 @@ or, in a notebook::
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 import threading
 from collections.abc import Iterable
@@ -37,7 +36,7 @@ from trainobs.core.signals import let_signals_through
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
-from trainobs.hooks.distributed import TorchJob
+from trainobs.hooks.distributed import TorchJob, rank_and_size
 from trainobs.hooks.object_proxy import inner_of
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.found_loaders import UnnamedLoaders
@@ -322,7 +321,7 @@ _running: list[Observation] = []
 def _open(settings: Settings) -> tuple[Session, Path] | None:
     """A session and its run directory; None where a fault of ours keeps the run unobserved."""
     try:
-        rank, world_size = _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
+        rank, world_size = rank_and_size()
         return open_session(
             settings,
             settings.run_dir or default_run_dir(Path(), world_size),
@@ -337,12 +336,6 @@ def _open(settings: Settings) -> tuple[Session, Path] | None:
     except Exception:
         tell_fault("does not observe this run")
         return None
-
-
-def _from_environment(name: str, default: int) -> int:
-    """What `torchrun` and its like set, where they do."""
-    value = os.environ.get(name, "")
-    return int(value) if value.isdecimal() else default
 
 
 def observe(

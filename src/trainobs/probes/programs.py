@@ -159,6 +159,7 @@ PROBES: dict[str, tuple[Program, ...]] = {
         _traced("tobs_switch", "sched_switch", "time off the CPU and in the run queue"),
         _traced("tobs_wakeup", "sched_wakeup", "when a task became ready to run"),
         _traced("tobs_wakeup_new", "sched_wakeup_new", "when a new task became ready to run"),
+        _traced("tobs_waking", "sched_waking", "which sleep of the training thread was for gloo"),
         Program(
             "tobs_await",
             "what the training thread waits for: another thread, or the interpreter lock",

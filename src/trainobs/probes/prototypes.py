@@ -36,6 +36,7 @@ READ: Mapping[str, tuple[str, ...]] = {
     "tp_btf/block_rq_complete": ("request*", NUMBER, NUMBER),
     "tp_btf/sched_switch": (NUMBER, "task_struct*", "task_struct*"),
     "tp_btf/sched_wakeup": ("task_struct*",),
+    "tp_btf/sched_waking": ("task_struct*",),
     "tp_btf/sched_wakeup_new": ("task_struct*",),
     "tp_btf/sock_send_length": ("sock*", NUMBER),
     "tp_btf/sock_recv_length": ("sock*", NUMBER, NUMBER),

@@ -23,7 +23,7 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
     first = (summary["straggler"] or {}).get("rank")
     ordered = sorted(ranks, key=lambda n: (n != first, -(ranks[n]["p50_ns"] or 0), n))
     for rank, one in ((number, ranks[number]) for number in ordered[:_RANKS]):
-        waited = one["wait_ns"] if one["arrival_wait_ns"] is None else one["arrival_wait_ns"]
+        waited = one["arrival_wait_ns"] if one["wait_ns"] is None else one["wait_ns"]
         times = (or_unknown(duration, one[key]) for key in ("p50_ns", "p95_ns", "backward_ns"))
         others = (or_unknown(duration, waited), or_unknown(percent, one["most_ratio"]))
         yield row(f"  rank {rank}", str(one["steps"]), *times, *others, width=_RANK)
@@ -36,7 +36,9 @@ def straggler_told(summary: Mapping[str, Any]) -> str:
     """The rank that the others wait for, in a sentence."""
     found = summary["straggler"]
     if not found["known"]:
-        return "who waits for whom: not known (torch keeps no record of collectives here)"
+        return f"who waits for whom: not known ({found['why']})"
+    if found["rank"] is None and found["by"] == "waiting":
+        return "no straggler: none waits less than every other by a tenth of the step"
     if found["rank"] is None:
         return (
             "no straggler: none makes the others wait for a tenth of the step in two thirds of "

@@ -251,8 +251,8 @@ class Observer:
 
     def _with_cost(self, table: StepTable) -> StepTable:
         columns = dict(table.columns)
-        if "sched/main_await_ns" in columns and self._readings.waits_on_host():
-            columns["ranks/wait_ns"] = columns["sched/main_await_ns"]
+        if not self._readings.waits_on_host():
+            columns.pop("ranks/wait_ns", None)
         cpu_ns = time.thread_time_ns() + self._readings.other_cpu_ns
         columns["obs/cpu_ns"] = columns["obs/cpu_ns"] + (cpu_ns - self._told_cpu_ns) / len(table)
         self._told_cpu_ns = cpu_ns

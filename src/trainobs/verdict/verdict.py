@@ -136,7 +136,7 @@ class Facts:
         ranks_here: those of them that share the CPUs of this machine, this one included.
         siblings: other trainings of the job that are no ranks of it, as far as is known.
         siblings_cpu_ratio: what they took of the CPUs.
-        others_wait_ns: rank -> `ranks/wait_ns` a step, of the other ranks, where their logs are
+        others_wait_ns: rank -> `ranks/wait_ns` a step, of ranks at this pace, where their logs are
             at hand.
     """
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from trainobs.core.abi import Op
-from trainobs.core.coverage import FEEDS
-from trainobs.core.metrics import TAGS, Metric, MetricKind
+from trainobs.core.catalogue.making import MAIN, kernel
+from trainobs.core.metrics import TAGS, Cells, Metric
 
 RANKS: tuple[Metric, ...] = (
-    Metric(
+    kernel(
         "ranks/wait_ns",
-        "ns",
-        MetricKind.SUM,
-        "sched_switch",
-        "Time the training thread waited in collectives, for the slowest rank and for the "
-        "network: sched/main_await_ns of a job of several ranks on gloo.",
-        "Collectives of NCCL, in which the host does not sleep: null. Waiting for intra-op threads "
-        "is included; torchrun leaves one thread to a rank, so there is none.",
-        "Waiting for other ranks",
-        rests_on=FEEDS[Op.AWAIT],
+        Cells("bytes", (Op.AWAIT,), (), MAIN),
+        "Time the training thread waited in collectives and for messages of a rank, for the "
+        "slowest rank and for the network: the part of sched/main_await_ns until a thread of gloo "
+        "woke it.",
+        unit="ns",
+        source="sched_switch, sched_waking",
+        blind="Collectives of NCCL, in which the host does not sleep, and gloo whose threads have "
+        "other names, as in torch 2.5: null.",
+        chart="Waiting for other ranks",
     ),
 )
 
