@@ -53,8 +53,9 @@ def with_workers(trace: Trace, value: float) -> tuple[Trace, ...]:
         more = replace(trace, workers=count, start=start)
         found = (more, trace) if count > trace.workers and _may_be_locked(trace) else (more,)
         late = _answered_late(more, fewer=count < trace.workers)
-        opened = replace(opened_by(trace, count), workers=count, start=start)
-        return (*found, *map(_answered_at_once, found), late, opened)
+        opened = opened_by(trace, count)
+        each = () if opened is trace else (replace(opened, workers=count, start=start),)
+        return (*found, *map(_answered_at_once, found), late, *each)
     size = 0.0 if isnan(trace.handed_bytes) else trace.handed_bytes
     tensors = max(0, trace.tensors - 2)
     busy = (0.0, float(trace.make_cpu.mean()) / count if tensors else 0.0)
@@ -84,6 +85,8 @@ def with_workers(trace: Trace, value: float) -> tuple[Trace, ...]:
             strict=True,
         )
     ]
+    if not any(trace.opening) or not trace.is_first.any():
+        return tuple(made)
     return (*made, with_opening(made[-1], count, *trace.opening))
 
 
