@@ -371,7 +371,7 @@ def test_everything_that_evidence_may_be_has_a_name_for_people():
 @pytest.mark.parametrize("make", [loader_bound, with_names_of_any_kind])
 def test_what_explains_numbers_that_seem_to_contradict_the_verdict_is_told(made, make):
     summary = made(make)
-    note = "a worker that computes in Python hands its batches over late"
+    note = "batches that are made are received late"
     summary["verdict"]["run"]["notes"] = [note]
     lines = lines_of(summary)
     assert f"  {note}" in lines

@@ -20,6 +20,7 @@ from trainobs.core.errors import TrainobsError
 from trainobs.core.records import BATCH_ROW
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import BATCHES
 from trainobs.runlog.writer import RunLogSink
 from trainobs.verdict.advice import MADE_ONCE
 
@@ -239,6 +240,15 @@ def test_workers_are_told_to_live_on_where_their_loader_does(write, monkeypatch,
     found = would_help(run.info, steps.run, replayed(run))["changes"]
     told = [one["means"] for one in found if "persistent" in one["values"]]
     assert told == ([means] if means else [])
+
+
+def test_the_first_batch_of_a_run_is_kept_beside_its_steps(write):
+    rank = RunLog.open(write()).ranks[0]
+    of_first = rank.columns(BATCHES, ("for_step", "compute_ns"))
+    first = of_first["compute_ns"][of_first["for_step"] == 0].sum()
+    found = summed_steps(rank).run
+    assert found.first_batch["batch/compute_ns"] == first > 0
+    assert len(found) == len(rank.step()) - 1
 
 
 def test_two_runs_tell_what_changed_what_was_predicted_and_what_came(write, capsys):

@@ -91,6 +91,13 @@ def test_what_the_sampler_takes_is_no_hand_over_and_no_making():
     assert alone.make_sleep.mean() == pytest.approx(1 * MS)
 
 
+def test_a_first_batch_takes_more_than_others_or_that_is_unknown():
+    assert traced(ready()).opening == (0, 0)
+    usual = traced(ready()).make_cpu[0]
+    first = {"batch/compute_ns": usual + 500, "batch/sleep_ns": np.nan}
+    assert traced(ready(), first_batch=first).opening == (500, 0)
+
+
 def test_without_batches_or_with_few_steps_there_is_no_trace():
     assert traced(record() | {"batch/compute_ns": np.full(STEPS, np.nan)}) is None
     few = {name: column[: FEWEST - 1] for name, column in record().items()}

@@ -7,7 +7,7 @@ from math import nan
 
 from tests.verdict.constructed import IN_STEP, MS, TWO_CPUS, split, verdict_on
 from trainobs.verdict.sentence import lines, notes, sentence
-from trainobs.verdict.verdict import VerdictKind
+from trainobs.verdict.verdict import Cause, VerdictKind
 
 
 def test_a_sentence_says_what_its_time_is():
@@ -85,6 +85,15 @@ def test_who_took_the_cpus_is_told_where_it_is_half_of_the_cause():
         other = verdict_on(alone, **IN_STEP | wait | ready | taken | changed)
         assert other.cpu_taken_by is None, changed
         assert not list(notes(other))
+
+
+def test_why_made_batches_come_late_is_told_as_what_may_be():
+    # What other threads of a worker wait for nobody counts; and it may compute without the lock.
+    transform = replace(verdict_on(**split(compute=40)), cause=Cause.TRANSFORM)
+    assert not list(notes(transform))
+    handed = replace(transform.evidence[0], metric="loader/handover_ns", share=0.9)
+    (told,) = notes(replace(transform, evidence=(handed, *transform.evidence)))
+    assert told.startswith("batches that are made are received late: their worker may hold")
 
 
 def test_of_what_is_not_in_all_steps_time_and_share_are_told_as_means_of_all():

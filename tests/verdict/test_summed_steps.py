@@ -112,7 +112,10 @@ def test_what_comes_before_the_second_step_is_left_out_once():
 
     assert first.without(table(SETUP)).step.tolist() == []
     assert not first.seen
+    assert first.first is None
     assert first.without(table(SETUP, 0, 1)).step.tolist() == [1]
+    assert first.first is not None
+    assert first.first.step.tolist() == [0]
     assert first.without(table(2, 3)).step.tolist() == [2, 3]
 
 

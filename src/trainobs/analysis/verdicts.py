@@ -18,7 +18,7 @@ from trainobs.replay.predict import Replay
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
-from trainobs.verdict.batch_columns import batch_columns, waited_until
+from trainobs.verdict.batch_columns import batch_columns, first_of, waited_until
 from trainobs.verdict.kept import kept_columns
 from trainobs.verdict.metric_names import BATCH_NEEDED, INPUTS, LOADER, NAMED, STEP
 from trainobs.verdict.rules import judge, judge_by
@@ -80,13 +80,17 @@ class AllSteps:
 
     def __init__(self, rank: RankLog) -> None:
         is_taken = rank.step() != SETUP
+        first_batch = {}
         if is_taken.sum() > 1:
-            is_taken[is_taken.argmax()] = False
+            is_first = np.arange(len(is_taken)) == is_taken.argmax()
+            first_batch = first_of(_of_batches(rank, is_first))
+            is_taken &= ~is_first
         self._is_taken = is_taken
         self._numbers, self._epochs = rank.step()[is_taken], rank.epoch()[is_taken]
         self._of_batches = _of_batches(rank, is_taken)
         self._row = self._taken = 0
         run = SummedSteps()
+        run.first_batch = first_batch
         of_epochs = {epoch: SummedSteps() for epoch in np.unique(self._epochs).tolist()}
         if len(of_epochs) == 1:
             of_epochs = dict.fromkeys(of_epochs, run)

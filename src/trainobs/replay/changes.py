@@ -12,7 +12,7 @@ import numpy as np
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent
 from trainobs.replay.handover import HANDED_NS, NO_DRAW, Draw
-from trainobs.replay.metric_columns import Floats
+from trainobs.replay.opening import usual, without_opening
 from trainobs.replay.trace import COVERAGE, Trace
 from trainobs.replay.workers import SLOWER, slower, with_workers
 
@@ -119,9 +119,9 @@ def _quicker(trace: Trace) -> Trace:
 def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
     """What workers compute beside their batches may be their start, and gone as well.
 
-    What else the loader does as an epoch begins stays, as a sampler that makes its order. All steps
-    may become quicker, too: with new workers in each of many short epochs a backward pass took 1.12
-    to 1.26 times as much CPU time.
+    So may what a worker takes longer for its first batch. What else the loader does as an epoch
+    begins stays, as a sampler that makes its order. All steps may become quicker, too: with new
+    workers in each of many short epochs a backward pass took 1.12 to 1.26 times as much CPU time.
     """
     if not trace.has_new_workers:
         return (trace,)
@@ -130,7 +130,7 @@ def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
     hand, gone = trace.hand, max(0.0, trace.hand.feed_cpu - HANDED_NS)
     hand = replace(hand, feed=hand.feed - gone, feed_cpu=hand.feed_cpu - gone)
     less = replace(stays, hand=hand)
-    return sure, stays, less, _quicker(_undisturbed(less))
+    return sure, stays, less, _quicker(without_opening(_undisturbed(less)))
 
 
 def _undisturbed(trace: Trace) -> Trace:
@@ -141,11 +141,7 @@ def _undisturbed(trace: Trace) -> Trace:
     at = trace.is_first | np.roll(trace.is_first, -1)
     if at.all():  # nobody knows what is usual; to wait for workers that end is sleep
         return replace(trace, away=0.0 * trace.away)
-
-    def usual(ns: Floats) -> Floats:
-        return np.where(at, np.minimum(ns, np.median(ns[~at])), ns)
-
-    return replace(trace, cpu=usual(trace.cpu), away=usual(trace.away))
+    return replace(trace, cpu=usual(trace.cpu, at), away=usual(trace.away, at))
 
 
 def _transform(trace: Trace, value: float) -> tuple[Trace, ...]:

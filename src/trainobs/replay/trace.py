@@ -29,6 +29,8 @@ from trainobs.replay.metric_columns import (
 )
 from trainobs.replay.storage import is_paced, others_read
 
+UNKNOWN_BATCH: Mapping[str, float] = {}
+
 FEWEST = 24
 """Steps below which a replay says nothing."""
 
@@ -58,6 +60,7 @@ class Trace:
         other_start: the part of it that is not the workers', as a sampler that makes its order;
             least and most.
         has_new_workers: whether new ones start with each epoch.
+        opening: what making the first batch of the run took beyond others: CPU time, and sleep.
         hand: how a batch is handed over.
         draw: what the sampler takes of the training thread for a batch.
         tensors: in a batch, as far as known.
@@ -101,6 +104,7 @@ class Trace:
     handed_bytes: float
     step: Floats
     reads_directly: bool = False
+    opening: tuple[float, float] = (0.0, 0.0)
     others_read: float = 0.0
     is_paced: bool = False
 
@@ -130,6 +134,7 @@ def trace_of(
     tensors: int = 0,
     draw: Draw = NO_DRAW,
     has_new_workers: bool = False,
+    first_batch: Mapping[str, float] = UNKNOWN_BATCH,
 ) -> Trace | None:
     """The trace of consecutive steps; None where the record tells too little.
 
@@ -144,6 +149,7 @@ def trace_of(
         tensors: in a batch; 0: unknown.
         draw: what the sampler takes for a batch.
         has_new_workers: whether new ones start with each epoch.
+        first_batch: of the run, which is not among the steps: name of `BATCH` -> ns.
     """
     enough = len(epochs) >= FEWEST and all(known(columns, name) > 0.9 for name in NEEDED)
     if not enough or any(known(columns, f"batch/{name}") < 0.9 for name in BATCH_TIMES):
@@ -172,6 +178,7 @@ def trace_of(
         start=_in_each(is_first, get[START]),
         other_start=(_in_each(is_first, other) if is_split else 0.0, _in_each(is_first, other)),
         has_new_workers=has_new_workers,
+        opening=_opening(first_batch, columns),
         hand=handover_of(columns, get, made, draw, tensors, ~is_first) if workers else NOTHING,
         draw=draw,
         tensors=tensors,
@@ -191,6 +198,17 @@ def trace_of(
         is_paced=is_paced(made["device_ns"], get[STEP]),
         step=get[STEP],
     )
+
+
+def _opening(
+    first_batch: Mapping[str, float], columns: Mapping[str, Floats]
+) -> tuple[float, float]:
+    """What the first batch took beyond what is usual; nothing where nobody knows."""
+    cpu, sleep = (
+        max(0.0, first_batch.get(name, 0.0) - float(np.nanmedian(columns[name])))
+        for name in ("batch/compute_ns", "batch/sleep_ns")
+    )
+    return cpu, sleep
 
 
 def _without_draw(made: Mapping[str, Floats], draw: Draw) -> dict[str, Floats]:

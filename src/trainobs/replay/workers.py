@@ -8,6 +8,7 @@ from math import isnan
 import numpy as np
 
 from trainobs.replay.handover import HANDED_NS, NOTHING, TENSOR_NS, Handover
+from trainobs.replay.opening import opened_by, with_opening, without_opening
 from trainobs.replay.trace import Trace
 
 START_NS = (15e6, 80e6)
@@ -52,14 +53,17 @@ def with_workers(trace: Trace, value: float) -> tuple[Trace, ...]:
         more = replace(trace, workers=count, start=start)
         found = (more, trace) if count > trace.workers and _may_be_locked(trace) else (more,)
         late = _answered_late(more, fewer=count < trace.workers)
-        return (*found, *map(_answered_at_once, found), late)
+        opened = opened_by(trace, count)
+        each = () if opened is trace else (replace(opened, workers=count, start=start),)
+        return (*found, *map(_answered_at_once, found), late, *each)
     size = 0.0 if isnan(trace.handed_bytes) else trace.handed_bytes
     tensors = max(0, trace.tensors - 2)
     busy = (0.0, float(trace.make_cpu.mean()) / count if tensors else 0.0)
-    return tuple(
+    made = [
         replace(
             trace,
             workers=count,
+            has_new_workers=True,
             prefetch=trace.prefetch or 2,
             start=start * count,
             hand=Handover(
@@ -80,15 +84,18 @@ def with_workers(trace: Trace, value: float) -> tuple[Trace, ...]:
             busy,
             strict=True,
         )
-    )
+    ]
+    if not any(trace.opening) or not trace.is_first.any():
+        return tuple(made)
+    return (*made, with_opening(made[-1], count, *trace.opening))
 
 
 def _no_workers(trace: Trace) -> tuple[Trace, ...]:
     """The training thread makes batches itself, and nobody hands over, nor shares memory.
 
-    At best it does without all that workers may have done to share a batch. At worst what it
-    computes in the wait for no tensors, and sleeps while no worker answers, is no hand-over, and
-    stays; and each step finds the caches as a batch has left them.
+    At best it does without all that workers may have done to begin, and to share a batch. At worst
+    what it computes in the wait for no tensors, and sleeps while no worker answers, is no
+    hand-over, and stays; and each step finds the caches as a batch has left them.
     """
     hand, alone = trace.hand, replace(trace, workers=0, hand=NOTHING, start=0.0)
     copied = 0.0 if isnan(trace.handed_bytes) else trace.handed_bytes * HAND_NS_PER_BYTE[1] / 2
@@ -98,7 +105,9 @@ def _no_workers(trace: Trace) -> tuple[Trace, ...]:
         make_cpu=trace.make_cpu + hand.receive - hand.tensors,
         make_sleep=trace.make_sleep + hand.away - hand.answered,
     )
-    return replace(alone, make_cpu=trace.make_cpu - shared), slower(stays)
+    least = replace(without_opening(trace), workers=0, hand=NOTHING, start=0.0)
+    least = replace(least, make_cpu=np.maximum(0.0, least.make_cpu - shared))
+    return least, slower(stays)
 
 
 def _answered_at_once(trace: Trace) -> Trace:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.records import UNKNOWN, StepTable
-from trainobs.replay.metric_columns import BATCH_BYTES, BATCH_MARKS, BATCH_TIMES, Floats
+from trainobs.replay.metric_columns import BATCH, BATCH_BYTES, BATCH_MARKS, BATCH_TIMES, Floats
 from trainobs.verdict.kept import kept_columns
 from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, LOADERS
 
@@ -21,6 +21,11 @@ def columns_of(table: StepTable) -> dict[str, Floats]:
     wait = table.columns.get(LOADER, np.zeros(len(table)))
     until = waited_until(table.start_ns, wait)
     return table.columns | batch_columns(table.step, until, own) | kept_columns(until, own)
+
+
+def first_of(columns: Mapping[str, Floats]) -> dict[str, float]:
+    """What is known of the batches of the first of some steps."""
+    return {name: float(columns[name][0]) for name in BATCH if name in columns}
 
 
 def waited_until(start_ns: npt.NDArray[np.int64], wait: Floats) -> Floats:

@@ -310,6 +310,7 @@ def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
         tensors=facts.tensors or 0,
         draw=facts.draw or NO_DRAW,
         has_new_workers=facts.has_new_workers,
+        first_batch=summed.first_batch,
     )
     unknown = unpredictable(facts, sample)
     return None if trace is None else Replay(trace, mean[names.STEP], unknown)

@@ -54,7 +54,10 @@ def notes(verdict: Verdict) -> Iterator[str]:
     shares = {row.metric: row.share or 0.0 for row in verdict.evidence}
     late = shares.get("loader/handover_ns", 0.0) > shares.get("loader/compute_ns", 0.0)
     if verdict.cause is Cause.TRANSFORM and late:
-        yield "a worker that computes in Python hands its batches over late"
+        yield (
+            "batches that are made are received late: their worker may hold Python's interpreter "
+            "lock, or lack a CPU"
+        )
     if verdict.kind is VerdictKind.SLEEP and shares.get("python/gil_wait_ns", 0.0) >= _SHARE:
         yield (
             "no other thread computed meanwhile, so what looks like a wait for the GIL is another "

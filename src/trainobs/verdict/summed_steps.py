@@ -85,6 +85,8 @@ class SummedSteps:
 
     Attributes:
         first: number of the first step.
+        first_batch: what the first step of the run had to make, which is none of these: name of
+            `BATCH` -> value.
     """
 
     def __init__(self) -> None:
@@ -97,6 +99,7 @@ class SummedSteps:
         self._seen = 0
         self._windows: list[tuple[int, npt.NDArray[np.int64], Floats]] = []
         self.first = 0
+        self.first_batch: Mapping[str, float] = {}
 
     def __len__(self) -> int:
         return sum(self._steps)
@@ -214,15 +217,20 @@ class FirstSteps:
 
     Attributes:
         seen: whether there was a step.
+        first: the first step, with what is known of batches; None before it.
     """
 
     def __init__(self) -> None:
         self.seen = False
+        self.first: StepTable | None = None
 
     def without(self, table: StepTable) -> StepTable:
         """The others of the next steps, with all that is known of batches."""
         rows = np.flatnonzero(table.step != SETUP)
         skipped = 0 if self.seen else 1
+        if skipped and len(rows):
+            first = table.select(np.arange(len(table)) == rows[0])
+            self.first = replace(first, batches=table.batches)
         self.seen = self.seen or len(rows) > 0
         if len(rows) == len(table) and not skipped:
             return table
