@@ -74,6 +74,7 @@ def test_each_worker_has_what_its_batches_took_and_how_long_they_were_waited_for
     main_thread, zero, one = loader_workers.workers(RunLog.open(run).ranks[0])
     assert zero == {
         "worker": 0,
+        "of_no_step": 0,
         "batches": 2,
         "made_ns": 26 * MS,
         "device_ns": 20 * MS,
@@ -104,7 +105,7 @@ def test_the_page_has_the_worker_that_was_waited_for_first_and_the_slowest_file(
     ]
     times = ["70 ms", "1 ms", "9 ms", "1 ms", "80 ms", "5 ms"]
     assert lines[at + 1].endswith("".join(f"{time:>11}" for time in times))
-    assert lines[at + 4] == "  and 1 batch of no known step"
+    assert lines[at + 4] == "  and 1 batch of no known step: 1 by worker 1"
     assert lines[at + 5] == "  slowest file: b.jpg, 55 ms"
     assert lines[at + 6] == "    read by worker 1 for step 7"
 

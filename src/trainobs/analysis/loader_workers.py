@@ -49,8 +49,8 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
     """The workers of the training loaders, ascending; the training thread itself comes first.
 
     Returns:
-        For each: `worker` (None: the training thread), `batches` that a step consumed, and their
-        means `made_ns`, `device_ns`, `cpu_wait_ns`, `compute_ns` and `sleep_ns`; of the steps
+        For each: `worker` (None: the training thread), `batches` that a step consumed, beside
+        those `of_no_step` (see there), and their means `made_ns`, `device_ns`, `cpu_wait_ns`, `compute_ns` and `sleep_ns`; of the steps
         whose last fetch got a batch of its, the means `wait_ns` and `handover_ns`; of its slowest
         read or open of training data `slowest_ns`, `slowest_file`, and `slowest_step`, which
         consumed it. None where unknown.
@@ -66,9 +66,11 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
     fetched = _fetched_in(rank, batches, consumed)
     last = _last_of_each_step(batches["end_ns"][consumed], fetched)
     waits, rows = rank.metrics(WAITED), np.arange(len(rank.step()))
+    others = worker[_is_of_no_step(batches)]
     return [
         {
             "worker": None if number == UNKNOWN else number,
+            "of_no_step": int(np.count_nonzero(others == number)),
             **_made(rank, batches, consumed[worker[consumed] == number]),
             **_waited(waits, np.isin(rows, fetched[last[worker[consumed[last]] == number]])),
         }
@@ -85,10 +87,14 @@ def of_no_step(rank: RankLog) -> int:
     Raises:
         RunLogError: a file is damaged.
     """
-    batches = rank.columns(BATCHES, OF_A_BATCH)
+    return int(_is_of_no_step(rank.columns(BATCHES, OF_A_BATCH)).sum())
+
+
+def _is_of_no_step(batches: Batches) -> npt.NDArray[np.bool_]:
     is_consumed = batches["for_step"] != UNKNOWN
     trains = np.isin(batches["loader"], np.unique(batches["loader"][is_consumed]))
-    return int((trains & ~is_consumed & (batches["loader"] != UNKNOWN)).sum())
+    found: npt.NDArray[np.bool_] = trains & ~is_consumed & (batches["loader"] != UNKNOWN)
+    return found
 
 
 def together(workers: list[dict[str, Any]], of_no_step: int, facts: Facts) -> dict[str, Any] | None:

@@ -35,7 +35,9 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
     if len(found) > _SHOWN:
         yield f"  and {len(found) - _SHOWN} more"
     if others := summary["loader"]["of_no_step"]:
-        yield f"  and {counted(others, 'batch', 'batches')} of no known step"
+        known = [one for one in found[:_SHOWN] if one["of_no_step"]]
+        of = ", ".join(f"{one['of_no_step']} by {maker(one['worker'])}" for one in known)
+        yield f"  and {counted(others, 'batch', 'batches')} of no known step{of and ': ' + of}"
     slow = max(found, key=lambda one: one["slowest_ns"])
     if slow["slowest_file"]:
         yield f"  slowest file: {slow['slowest_file']}, {duration(slow['slowest_ns'])}"
