@@ -50,10 +50,10 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
 
     Returns:
         For each: `worker` (None: the training thread), `batches` that a step consumed, beside
-        those `of_no_step` (see there), and their means `made_ns`, `device_ns`, `cpu_wait_ns`, `compute_ns` and `sleep_ns`; of the steps
-        whose last fetch got a batch of its, the means `wait_ns` and `handover_ns`; of its slowest
-        read or open of training data `slowest_ns`, `slowest_file`, and `slowest_step`, which
-        consumed it. None where unknown.
+        those `of_no_step` (see there), and their means `made_ns`, `device_ns`, `cpu_wait_ns`,
+        `compute_ns` and `sleep_ns`; of the steps whose last fetch got a batch of its, the means
+        `wait_ns` and `handover_ns`; of its slowest read or open of training data `slowest_ns`,
+        `slowest_file`, and `slowest_step`, which consumed it. None where unknown.
 
     Raises:
         RunLogError: a file is damaged.

@@ -95,20 +95,19 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
     own = min(saved(hand=taken), fetched(now))
     handed = min(saved(hand=held), handed_over(now)) - own
     lacked = known(now.ns("sched/wait_runqueue_ns")) + known(now.ns("sched/worker_runqueue_ns"))
+    # Who computes nothing needs no CPU; but what others take of them is no work of the loader's.
+    lacked = min(saved(cpus=inf, most_cpus=inf), lacked) if _lacks(now) else 0.0
+    computed = max(0.0, saved(make_cpu=none, hand=free) - known(lacked))
     return whole, iter(
         (
             Candidate(Cause.STORAGE, saved(**device), (names.LOADER_DEVICE,)),
-            Candidate(Cause.TRANSFORM, saved(make_cpu=none, hand=free), (names.LOADER_COMPUTE,)),
+            Candidate(Cause.TRANSFORM, computed, (names.LOADER_COMPUTE,)),
             Candidate(why, saved(**sleep), _slept(why)),
             Candidate(Cause.SAMPLER, saved(draw=NO_DRAW), ()),
             Candidate(Cause.FETCH, own, _FETCHED),
             Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,)),
             *_start(now, saved(start=trace.start - _theirs(trace.start, trace.start - other))),
-            Candidate(
-                _lack(now),
-                min(saved(cpus=inf, most_cpus=inf), lacked) if _lacks(now) else 0.0,
-                (names.LOADER_CPU_WAIT,),
-            ),
+            Candidate(_lack(now), lacked, (names.LOADER_CPU_WAIT,)),
             _locked_out(now.parts.loader_interpreter),
         )
     )
