@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -104,7 +106,8 @@ def test_ranks_that_go_on_without_each_other_wait_for_nobody_among_them(tmp_path
         sink = RunLogSink(tmp_path / "run", rank)
         sink.begin(info(rank=rank, world_size=4, host={"hostname": "a"}))
         steps = {"step__duration_ns": [took_s * SECOND] * 20, "ranks__wait_ns": [wait_ns] * 20}
-        sink.write(batch(range(20), **steps))
+        begins = np.arange(20) * took_s * SECOND
+        sink.write(replace(batch(range(20), **steps), start_ns=begins))
         sink.end({})
     run = RunLog.open(tmp_path / "run")
     summary = summarize(run)
@@ -124,6 +127,56 @@ def test_a_rank_that_has_ended_is_not_late(tmp_path):
         sink.end({})
     mean_ns = (5 * 1e7 + 9e8) / 6
     assert _facts(RunLog.open(tmp_path / "run")).others_wait_ns == pytest.approx({1: mean_ns})
+
+
+def waits(tmp_path, *ranks: list[float], epochs: int = 1, last_s: float = 1) -> RunLog:
+    """A job without arrivals, of steps of 1 s and one that took longer: what ranks waited."""
+    for rank, wait_ns in enumerate(ranks):
+        sink = RunLogSink(tmp_path / "run", rank)
+        sink.begin(info(rank=rank, world_size=len(ranks), host={"hostname": "a"}))
+        count = len(wait_ns)
+        took = [SECOND] * (count - 1) + [int(last_s * SECOND)]
+        steps = batch(range(count), step__duration_ns=took, ranks__wait_ns=wait_ns)
+        number = np.arange(count) % (count // epochs)
+        epoch = np.arange(count) // (count // epochs)
+        sink.write(replace(steps, step=number, epoch=epoch))
+        sink.end({})
+    return RunLog.open(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([0.0] * 50, [0.0] * 49 + [1e10]),  # one saves at the end, and the other waits for it
+        ([0.0] * 50 + [6e10], [0.0] * 50),  # one has ended
+    ],
+)
+def test_who_is_waited_for_once_is_no_straggler(tmp_path, first, second):
+    straggler = summarize(waits(tmp_path, first, second))["straggler"]
+    assert (straggler["known"], straggler["rank"]) == (True, None)
+
+
+def test_a_rank_whose_last_step_takes_long_is_the_straggler_all_the_same(tmp_path):
+    """Which lasts until the run is closed, as where rank 0 saves the model."""
+    straggler = summarize(waits(tmp_path, [0.0] * 20, [3e8] * 20, last_s=50))["straggler"]
+    assert straggler["rank"] == 0
+
+
+def test_steps_that_are_counted_anew_in_each_epoch_are_those_of_the_same_epoch(tmp_path):
+    run = waits(tmp_path, [6e8] * 50, [1e7] * 50, epochs=5)
+    assert _facts(run).others_wait_ns == pytest.approx({1: 1e7})
+    assert summarize(run)["straggler"]["rank"] == 1
+
+
+def test_of_too_few_steps_it_is_not_known_who_waits_for_whom(tmp_path):
+    summary = summarize(waits(tmp_path, [6e8] * 3, [1e7] * 3))
+    assert "not known (they have too few steps in common)" in render(summary)
+
+
+def test_it_is_said_why_arrivals_do_not_tell(job):
+    unknown = float("nan")
+    nodes = job(("a", unknown, 0), ("b", unknown, SECOND // 4))["straggler"]["why"]
+    assert nodes.startswith("ranks are on several nodes, whose clocks differ, and not every rank")
 
 
 def test_what_nobody_measured_is_not_known(job):

@@ -227,3 +227,11 @@ def test_only_gloo_waits_on_the_host(group, monkeypatch, config, on_host):
     monkeypatch.setattr(dist, "get_backend_config", lambda: config)
     monkeypatch.setattr(distributed, "_thread_names", lambda: {*GLOO, "python"})
     assert TorchJob().waits_on_host() == on_host
+
+
+def test_with_a_gpu_another_thread_may_wait_for_gloo(group, monkeypatch):
+    """That of autograd, by which the training thread is then woken."""
+    job = TorchJob()
+    assert job.waits_on_host()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert not job.waits_on_host()

@@ -12,6 +12,7 @@ from tests.samples import batch, info, part_files
 from trainobs.core.collectives import Collective
 from trainobs.core.file_rows import IO_ROW, NOTHING, IoRows
 from trainobs.core.records import UNKNOWN
+from trainobs.hooks.distributed import GROUPS
 from trainobs.runlog import row_sink
 from trainobs.runlog.arrivals import ALL, BLOCK, ArrivalsSink
 from trainobs.runlog.io import IoSink
@@ -84,6 +85,13 @@ def test_the_last_look_is_made_at_once(log):
     assert part_files(run, 0, ARRIVALS) == []
     sink.end({})
     assert RunLog.open(run).ranks[0].arrivals() == {(0, 7): 10**15}
+
+
+def test_groups_that_a_job_makes_anew_stay_apart(log):
+    _, _, run = log
+    rows = [(group, 7, 10**15 + group, *REST) for group in (0, 1, GROUPS, 3 * GROUPS + 1)]
+    ArrivalsSink(run, 0, lambda at_once: rows).end({})
+    assert RunLog.open(run).ranks[0].arrivals() == {(row[0], 7): row[2] for row in rows}
 
 
 def test_without_arrivals_there_is_no_file(log):

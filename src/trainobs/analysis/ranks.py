@@ -8,12 +8,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.stragglers import MIN_STEPS, by_waiting, lateness, meetings, too_long
+from trainobs.analysis.stragglers import (
+    MIN_STEPS,
+    SHARE,
+    by_waiting,
+    lateness,
+    meetings,
+    too_long,
+)
 from trainobs.core.records import SETUP
 from trainobs.replay.trace import COVERAGE
 from trainobs.runlog.rank import RankLog
 
 Row = dict[str, Any]
+Rows = npt.NDArray[np.int64]
 
 _STEP, _BACKWARD, _WAIT = "step/duration_ns", "phase/backward_ns", "ranks/wait_ns"
 
@@ -42,29 +50,48 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
     if not step_ns:
         return {"ranks": rows, "straggler": _unknown(_UNTIMED)}
     found = _by_arrival(ranks, rows, trained, step_ns)
-    if found is None or found["rank"] is None:
-        waiting = _by_waiting(ranks, rows, trained, step_ns)
-        found = waiting if found is None or _is_news(waiting, rows, trained) else found
+    if found["rank"] is None:
+        waiting = _by_waiting(ranks, rows, trained, step_ns, found.get("why"))
+        found = waiting if not found["known"] or _is_news(waiting, rows, trained) else found
     return {"ranks": rows, "straggler": _of_steps(rows, found)}
 
 
-def in_step(one: RankLog, other: RankLog) -> bool:
+def steps_of_both(one: RankLog, other: RankLog) -> tuple[Rows, Rows]:
+    """The rows of the steps that two ranks took, by epoch and number; none where these repeat."""
+    keys = [_keys(rank) for rank in (one, other)]
+    if any(len(np.unique(of_one)) < len(of_one) for of_one in keys):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    _, here, there = np.intersect1d(keys[0], keys[1], return_indices=True)
+    trained = one.step()[here] != SETUP
+    return here[trained], there[trained]
+
+
+def in_step(one: RankLog, other: RankLog) -> bool | None:
     """Whether two ranks may wait for each other: then neither gets ahead of the other.
 
-    Over all steps that both took, but the first, they take equally long but for two steps.
+    From the second step that both took to the last one begins they take equally long but for two
+    steps. None: they have too few steps in common.
     """
-    both = np.intersect1d(one.step(), other.step())
-    both = both[both != SETUP][1:]
-    took = [rank.metric(_STEP)[np.isin(rank.step(), both)] for rank in (one, other)]
-    if len(both) < MIN_STEPS or not np.isfinite(took).all():
-        return False
-    apart = abs(took[0].sum() - took[1].sum())
-    return bool(apart <= 2 * np.percentile(took, 95))
+    rows = steps_of_both(one, other)
+    begins = [rank.start_ns()[own][1:] for rank, own in zip((one, other), rows, strict=True)]
+    if len(begins[0]) < MIN_STEPS:
+        return None
+    apart = abs(np.ptp(begins[0]) - np.ptp(begins[1]))
+    return bool(apart <= 2 * np.percentile(np.diff(begins), 95))
+
+
+def _keys(rank: RankLog) -> Rows:
+    keys: Rows = (rank.epoch().astype(np.int64) << 40) + rank.step()
+    return keys
 
 
 _UNTIMED = "not every rank has timed its steps"
-_UNRECORDED = "collectives of all ranks are not recorded, nor what each rank waited"
 _APART = "they do not take their steps together"
+_FEW = "they have too few steps in common"
+_CLOCKS = "ranks are on several nodes, whose clocks differ"
+_UNMET = "too few collectives of all ranks are recorded"
+_WENT_ON = "a rank came early to collectives and went on"
+_UNMEASURED = "and not every rank knows how long it waited"
 
 
 def _unknown(why: str) -> Row:
@@ -106,16 +133,18 @@ def _mean(values: npt.NDArray[np.float64]) -> float | None:
 
 def _by_arrival(
     ranks: Mapping[int, RankLog], rows: Mapping[int, Row], trained: Sequence[int], step_ns: float
-) -> Row | None:
-    """None where arrivals do not tell, or do not go with how long ranks slept."""
+) -> Row:
+    """Not known where arrivals do not tell, or do not go with how long ranks slept."""
     if len({ranks[number].host for number in trained}) > 1 or not rows[trained[0]]["host"]:
-        return None
+        return _unknown(_CLOCKS)
     first = ranks[trained[0]]
     met = meetings([ranks[number].arrivals() for number in trained])
     late = lateness(met, first.start_ns()[first.step() != SETUP], step_ns)
     slept = [rows[number]["wait_ns"] for number in trained]
-    if not late or too_long(late, slept, step_ns):
-        return None
+    if not late:
+        return _unknown(_UNMET)
+    if too_long(late, slept, step_ns):
+        return _unknown(_WENT_ON)
     for index, number in enumerate(trained):
         rows[number]["most_ratio"] = late["most_ratio"][index]
         rows[number]["arrival_wait_ns"] = late["wait_ns"][index]
@@ -137,17 +166,37 @@ def _is_news(waiting: Row, rows: Mapping[int, Row], trained: Sequence[int]) -> b
 
 
 def _by_waiting(
-    ranks: Mapping[int, RankLog], rows: Mapping[int, Row], trained: Sequence[int], step_ns: float
+    ranks: Mapping[int, RankLog],
+    rows: Mapping[int, Row],
+    trained: Sequence[int],
+    step_ns: float,
+    why: str | None,
 ) -> Row:
+    """By the means of steps, and by their medians: a rank that stalls once is no straggler.
+
+    `why` is why arrivals do not tell.
+    """
     waits = [rows[number]["wait_ns"] for number in trained]
     if None in waits:
-        return _unknown(_UNRECORDED)
+        return _unknown(f"{why}, {_UNMEASURED}")
     found: Row = {"known": True, "by": "waiting", "rank": None, "steps": 0}
     index = by_waiting(waits, step_ns)
-    if index is not None:
-        late = trained[index]
-        if not all(in_step(ranks[late], ranks[number]) for number in trained if number != late):
-            return _unknown(_APART)
-        held_up = min(wait for i, wait in enumerate(waits) if i != index) - waits[index]
-        found |= {"rank": late, "held_up_ns": held_up}
+    if index is None:
+        return found
+    late = ranks[trained[index]]
+    others = [ranks[number] for number in trained if number != trained[index]]
+    together = [in_step(late, other) for other in others]
+    if not all(together):
+        return _unknown(_FEW if None in together else _APART)
+    pairs = [_waited_more(late, other) for other in others]
+    if min(median for _, median in pairs) >= SHARE * step_ns:
+        found |= {"rank": trained[index], "held_up_ns": min(mean for mean, _ in pairs)}
     return found
+
+
+def _waited_more(late: RankLog, other: RankLog) -> tuple[float, float]:
+    """How much longer than one rank another waited in a step of both, mean and median."""
+    here, there = steps_of_both(late, other)
+    more = other.metric(_WAIT)[there] - late.metric(_WAIT)[here]
+    more = more[np.isfinite(more)]
+    return (float(more.mean()), float(np.median(more))) if more.size else (0.0, 0.0)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.ranks import in_step
+from trainobs.analysis.ranks import in_step, steps_of_both
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP
 from trainobs.replay.metric_columns import Floats
@@ -144,18 +144,12 @@ def _waits(own: RankLog, ranks: Iterable[RankLog]) -> dict[int, float]:
 
     A step that the other did not take counts as one in which it waited as long: it had ended.
     """
-    waits = {}
+    waits, slept = {}, own.metric(_WAIT)
+    known = np.isfinite(slept) & (own.step() != SETUP)
     for other in (rank for rank in ranks if rank is not own and in_step(own, rank)):
-        (steps, slept), (others, others_slept) = map(_slept, (own, other))
-        _, here, there = np.intersect1d(steps, others, return_indices=True)
-        if len(here):
-            waits[other.rank] = float(slept.sum() - (slept[here] - others_slept[there]).sum())
-            waits[other.rank] /= len(steps)
+        here, there = steps_of_both(own, other)
+        longer = (slept[here] - other.metric(_WAIT)[there])[known[here]]
+        longer = longer[np.isfinite(longer)]
+        if len(longer):
+            waits[other.rank] = float(slept[known].mean() - longer.sum() / known.sum())
     return waits
-
-
-def _slept(rank: RankLog) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Steps of which it is known how long a rank slept in collectives, and how long."""
-    steps, slept = rank.step(), rank.metric(_WAIT)
-    known = np.isfinite(slept) & (steps != SETUP)
-    return steps[known], slept[known]

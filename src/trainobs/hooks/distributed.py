@@ -106,9 +106,9 @@ class TorchJob:
         except (RuntimeError, ValueError):  # the job has just taken its process group away
             config = ""
         if config:
-            backends = {part.rpartition(":")[2] for part in config.split(",")}
-            known = self._waits_on_host or _thread_names() >= GLOO
-            self._waits_on_host = backends == {"gloo"} and known
+            on_gloo = {part.rpartition(":")[2] for part in config.split(",")} == {"gloo"}
+            on_host = on_gloo and not _uses_gpu()  # else a thread of autograd's waits
+            self._waits_on_host = on_host and (self._waits_on_host or _thread_names() >= GLOO)
         return self._waits_on_host
 
     def store(self, prefix: str) -> TorchStore | None:
@@ -208,6 +208,11 @@ def _is_after(entry: dict[str, Any], record: int) -> tuple[bool, int]:
     """Whether an entry of the recorder came after one of this number, and the later of the two."""
     number = int(entry["record_id"])
     return number > record, max(number, record)
+
+
+def _uses_gpu() -> bool:
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and bool(cuda.is_initialized())
 
 
 def _thread_names() -> set[str]:

@@ -127,7 +127,7 @@ TABLES: Mapping[str, Columns] = {
     IO_PEERS: _of_files(PEER_ROW),
     LATENCY: (*_CELL, Column("bucket", "<i1", below=BUCKETS), Column("count")),
     ARRIVALS: (
-        Column("group", "<i1"),
+        Column("group", "<i4"),
         Column("seq"),
         Column("at_ns"),
         Column("kind", "<i1", missing=UNKNOWN, words=_words(Collective), is_new=True),
