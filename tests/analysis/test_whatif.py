@@ -251,6 +251,18 @@ def test_the_first_batch_of_a_run_is_kept_beside_its_steps(write):
     assert len(found) == len(rank.step()) - 1
 
 
+def test_a_first_step_that_accumulates_gradients_has_all_its_batches(write):
+    later = np.zeros(3 * STEPS, BATCH_ROW)
+    later["loader"], later["for_step"] = 1, np.repeat(np.arange(STEPS), 3)
+    asked = later["for_step"] * 30 * MS + np.tile([15, 20, 25], STEPS) * MS
+    for name in ("fetch_begin_ns", "fetch_end_ns", "begin_ns", "end_ns"):
+        later[name] = asked
+    later["compute_ns"] = int(9 * MS)
+    found = summed_steps(RunLog.open(write(more=later)).ranks[0]).run
+    assert found.mean()["batch/compute_ns"] == (30 + 3 * 9) * MS
+    assert found.first_batch["batch/compute_ns"] == (30 + 3 * 9) * MS
+
+
 def test_two_runs_tell_what_changed_what_was_predicted_and_what_came(write, capsys):
     old = write("old")
     two = {"settings": {"loader_workers": 2, "torch_threads": 1}, "loaders": [loader(workers=2)]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from tests.replay.constructed import MS, STEPS, replay, run, step_ms
 from trainobs.replay.changes import with_changes
@@ -28,7 +29,7 @@ def opening(*, slept_ms: float, workers: int, **more: object) -> Trace:
 
 def gain(trace: Trace, words: str) -> tuple[float, float]:
     measured = replace(trace, step=np.zeros(STEPS) + step_ms(trace, shared=False) * MS)
-    return replay(measured).predict(parse([words])).gain
+    return replay(measured).predict(parse(words.split())).gain
 
 
 def test_what_new_workers_open_may_be_gone_where_they_live_on_or_there_are_none():
@@ -57,3 +58,20 @@ def test_a_first_batch_that_took_long_may_take_as_long_in_each_new_worker():
     assert gain(replace(alone, opening=(0.0, 600 * MS)), "workers=2")[0] < 0.4
     one_pass = replace(alone, is_first=np.zeros(STEPS, np.bool_), opening=(0.0, 600 * MS))
     assert gain(one_pass, "workers=2")[0] > 1.05, "once is soon forgotten"
+
+
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1, 4])
+def test_workers_that_live_on_are_predicted_whatever_the_order_of_the_changes(workers, count):
+    trace = opening(slept_ms=60 if workers else 0, workers=workers, has_new_workers=workers > 0)
+    trace = replace(trace, start=50.0 * MS * workers, other_start=(0.0, 5.0 * MS))
+    in_order, other = f"workers={count} persistent", f"persistent workers={count}"
+    assert gain(trace, in_order) == gain(trace, other)
+    if not count:
+        assert gain(trace, in_order) == gain(trace, f"workers={count}"), "there is none"
+
+
+def test_new_workers_that_live_on_start_once():
+    alone = opening(slept_ms=0, workers=0, has_new_workers=False)
+    low, _ = gain(alone, "persistent workers=2")
+    assert low > 1.2 > 1.0 > gain(alone, "workers=2")[0]

@@ -10,8 +10,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.samples import batch, info
-from trainobs.core.records import SETUP
+from trainobs.core.records import BATCH_ROW, SETUP
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
+from trainobs.tensorboard.verdicts import Verdicts
 
 MS = 1e6
 
@@ -92,3 +93,29 @@ def test_the_evidence_is_below_the_sentence(texts):
 
 def test_what_came_before_the_first_step_has_no_verdict(texts):
     assert texts(batch([SETUP], step__duration_ns=[MS])) == {}
+
+
+def accumulating(first: int, number: int):
+    """Steps of 100 ms that take four batches of 9 ms; the first one of the run takes 30 ms."""
+    made = steps(first, 0, 10, number)
+    start = np.arange(first, first + number) * 100 * int(MS)
+    rows = np.zeros(4 * number, BATCH_ROW)
+    rows["loader"], rows["worker"] = 1, -1
+    rows["for_step"] = np.repeat(made.step, 4)
+    begin = np.repeat(start, 4) + np.tile([0, 20, 40, 60], number) * int(MS)
+    rows["begin_ns"] = rows["fetch_begin_ns"] = begin
+    rows["end_ns"] = rows["fetch_end_ns"] = begin + 9 * int(MS)
+    rows["compute_ns"] = int(9 * MS)
+    rows["compute_ns"][rows["fetch_begin_ns"] == 0] = int(30 * MS)
+    return replace(made, start_ns=start, batches=rows)
+
+
+@pytest.mark.parametrize("pieces", [(20,), (1, 19), (2, 18), (3, 17), (1,) * 20])
+def test_what_the_first_of_accumulated_batches_took_longer_is_known_or_not_told(pieces):
+    verdicts, first = Verdicts(info()), 0
+    for number in pieces:
+        list(verdicts.add(accumulating(first, number)))
+        first += number
+    usual = verdicts._of_run.sample().columns["batch/compute_ns"]
+    longer = verdicts._of_run.first_batch["batch/compute_ns"] - np.median(usual)
+    assert longer == 21 * MS or (pieces[0] == 2 and longer <= 0)

@@ -80,14 +80,14 @@ class AllSteps:
 
     def __init__(self, rank: RankLog) -> None:
         is_taken = rank.step() != SETUP
-        first_batch = {}
-        if is_taken.sum() > 1:
-            is_first = np.arange(len(is_taken)) == is_taken.argmax()
-            first_batch = first_of(_of_batches(rank, is_first))
-            is_taken &= ~is_first
+        of_batches, first_batch = _of_batches(rank, is_taken), {}
+        if is_taken.sum() > 1:  # only others tell which loader the first one trained with
+            first_batch = first_of(of_batches)
+            of_batches = {name: column[1:] for name, column in of_batches.items()}
+            is_taken[is_taken.argmax()] = False
         self._is_taken = is_taken
         self._numbers, self._epochs = rank.step()[is_taken], rank.epoch()[is_taken]
-        self._of_batches = _of_batches(rank, is_taken)
+        self._of_batches = of_batches
         self._row = self._taken = 0
         run = SummedSteps()
         run.first_batch = first_batch

@@ -84,9 +84,12 @@ class Kind(NamedTuple):
 
 
 def with_changes(trace: Trace, changes: Iterable[Change]) -> tuple[Trace, ...]:
-    """The traces that may be right after some changes, one after another."""
+    """The traces that may be right after some changes, which are made at once.
+
+    One after another; whether workers live on is asked of those that there are then.
+    """
     traces: tuple[Trace, ...] = (trace,)
-    for change in changes:
+    for change in sorted(changes, key=lambda change: change.name == "persistent"):
         kind = KNOWN[change.name]
         traces = tuple(after for before in traces for after in kind.apply(before, change.value))
     return traces
@@ -123,7 +126,7 @@ def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
     begins stays, as a sampler that makes its order. All steps may become quicker, too: with new
     workers in each of many short epochs a backward pass took 1.12 to 1.26 times as much CPU time.
     """
-    if not trace.has_new_workers:
+    if not trace.has_new_workers or not trace.workers:
         return (trace,)
     least, most = trace.other_start
     sure, stays = replace(trace, start=most), replace(trace, start=least)

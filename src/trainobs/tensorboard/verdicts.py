@@ -11,7 +11,7 @@ from trainobs.core.metrics import TAGS
 from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.text import printable
 from trainobs.tensorboard.values import as_text
-from trainobs.verdict.batch_columns import columns_of, first_of
+from trainobs.verdict.batch_columns import columns_of, first_of_run
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.summed_steps import FirstSteps, StepInputs, SummedSteps
@@ -58,10 +58,10 @@ class Verdicts:
     def add(self, table: StepTable) -> Iterator[Text]:
         """Take the next steps; yields the texts of epochs that have ended."""
         usual = self._first.without(table)
-        if self._first.first is not None and not self._of_run.first_batch:
-            self._of_run.first_batch = first_of(columns_of(self._first.first))
         if not len(usual):
             return
+        if self._first.first is not None and not len(self._of_run):
+            self._of_run.first_batch = first_of_run(self._first.first, usual)
         inputs = StepInputs(columns_of(usual))
         self._of_run.take(inputs, usual.epoch, usual.step)
         edges = (np.flatnonzero(np.diff(usual.epoch)) + 1).tolist()

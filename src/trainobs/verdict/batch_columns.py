@@ -28,6 +28,27 @@ def first_of(columns: Mapping[str, Floats]) -> dict[str, float]:
     return {name: float(columns[name][0]) for name in BATCH if name in columns}
 
 
+def first_of_run(first: StepTable, others: StepTable) -> dict[str, float]:
+    """The same of the first step of a run, by the next ones, which tell its training loader.
+
+    One other alone does not tell its own: of both only what was asked for in time is counted.
+    """
+    if first.batches is None:
+        return {}
+    parts, known = [first], [first.batches]
+    if len(others) > 1:
+        parts.append(others)
+        if others.batches is not None and others.batches is not first.batches:
+            known.append(others.batches)
+    batches = np.concatenate(known)
+    until = [
+        waited_until(part.start_ns, part.columns.get(LOADER, np.zeros(len(part)))) for part in parts
+    ]
+    steps = np.concatenate([part.step for part in parts])
+    own = {name: batches[name] for name in BATCH_NEEDED}
+    return first_of(batch_columns(steps, np.concatenate(until), own))
+
+
 def waited_until(start_ns: npt.NDArray[np.int64], wait: Floats) -> Floats:
     """When the wait for data of each step was over, if it came first; CLOCK_MONOTONIC in ns."""
     return start_ns.astype(np.float64) + np.nan_to_num(wait)
