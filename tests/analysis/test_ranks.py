@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.samples import batch, info
-from trainobs.analysis.ranks import in_step
+from trainobs.analysis.ranks import common_steps
 from trainobs.analysis.straggler_parts import longer, told
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.verdicts import _facts
@@ -113,7 +113,8 @@ def test_ranks_that_go_on_without_each_other_wait_for_nobody_among_them(tmp_path
     summary = summarize(run)
     assert not summary["straggler"]["known"]
     assert "not known (they do not take their steps together)" in render(summary)
-    assert [in_step(run.ranks[0], run.ranks[other]) for other in (1, 2, 3)] == [True, False, False]
+    common = [common_steps(run.ranks[0], run.ranks[other]) for other in (1, 2, 3)]
+    assert [one.together for one in common] == [True, False, False]
     assert _facts(run).others_wait_ns == {1: 5e8}
 
 
@@ -152,8 +153,12 @@ def waits(tmp_path, *ranks: list[float], epochs: int = 1, last_s: float = 1) -> 
     ],
 )
 def test_who_is_waited_for_once_is_no_straggler(tmp_path, first, second):
-    straggler = summarize(waits(tmp_path, first, second))["straggler"]
-    assert (straggler["known"], straggler["rank"]) == (True, None)
+    summary = summarize(waits(tmp_path, first, second))
+    assert (summary["straggler"]["known"], summary["straggler"]["rank"]) == (True, None)
+    told = (
+        "none waits less than every other by a tenth of the step, in the mean and in half of them"
+    )
+    assert told in render(summary)
 
 
 def test_a_rank_whose_last_step_takes_long_is_the_straggler_all_the_same(tmp_path):

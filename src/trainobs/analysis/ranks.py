@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,34 +56,44 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
     return {"ranks": rows, "straggler": _of_steps(rows, found)}
 
 
-def steps_of_both(one: RankLog, other: RankLog) -> tuple[Rows, Rows]:
-    """The rows of the steps that two ranks took, by epoch and number; none where these repeat."""
-    keys = [_keys(rank) for rank in (one, other)]
-    if any(len(np.unique(of_one)) < len(of_one) for of_one in keys):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+class CommonSteps(NamedTuple):
+    """The steps that two ranks took.
+
+    Attributes:
+        here: their rows in the record of the one.
+        there: those of the other.
+        together: whether the ranks may wait for each other: then neither gets ahead of the other.
+            From the second of these steps to the last one begins they take equally long but for two
+            steps. None: there are too few.
+    """
+
+    here: Rows
+    there: Rows
+    together: bool | None
+
+
+def common_steps(one: RankLog, other: RankLog) -> CommonSteps:
+    """By the numbers of steps; by epoch and number where a job counts anew in each epoch."""
+    keys = [one.step(), other.step()]
+    if any(map(_repeats, keys)):
+        keys = [(rank.epoch().astype(np.int64) << 40) + rank.step() for rank in (one, other)]
+    if any(map(_repeats, keys)):
+        return CommonSteps(_NO_ROWS, _NO_ROWS, together=None)
     _, here, there = np.intersect1d(keys[0], keys[1], return_indices=True)
     trained = one.step()[here] != SETUP
-    return here[trained], there[trained]
-
-
-def in_step(one: RankLog, other: RankLog) -> bool | None:
-    """Whether two ranks may wait for each other: then neither gets ahead of the other.
-
-    From the second step that both took to the last one begins they take equally long but for two
-    steps. None: they have too few steps in common.
-    """
-    rows = steps_of_both(one, other)
-    begins = [rank.start_ns()[own][1:] for rank, own in zip((one, other), rows, strict=True)]
-    if len(begins[0]) < MIN_STEPS:
-        return None
+    here, there = here[trained], there[trained]
+    if len(here) <= MIN_STEPS:
+        return CommonSteps(here, there, together=None)
+    begins = one.start_ns()[here][1:], other.start_ns()[there][1:]
     apart = abs(np.ptp(begins[0]) - np.ptp(begins[1]))
-    return bool(apart <= 2 * np.percentile(np.diff(begins), 95))
+    return CommonSteps(here, there, bool(apart <= 2 * np.percentile(np.diff(begins), 95)))
 
 
-def _keys(rank: RankLog) -> Rows:
-    keys: Rows = (rank.epoch().astype(np.int64) << 40) + rank.step()
-    return keys
+def _repeats(keys: Rows) -> bool:
+    return len(np.unique(keys)) < len(keys)
 
+
+_NO_ROWS: Rows = np.empty(0, np.int64)
 
 _UNTIMED = "not every rank has timed its steps"
 _APART = "they do not take their steps together"
@@ -185,18 +195,18 @@ def _by_waiting(
         return found
     late = ranks[trained[index]]
     others = [ranks[number] for number in trained if number != trained[index]]
-    together = [in_step(late, other) for other in others]
+    common = [common_steps(late, other) for other in others]
+    together = [one.together for one in common]
     if not all(together):
         return _unknown(_FEW if None in together else _APART)
-    pairs = [_waited_more(late, other) for other in others]
+    pairs = [_waited_more(late, other, one) for other, one in zip(others, common, strict=True)]
     if min(median for _, median in pairs) >= SHARE * step_ns:
         found |= {"rank": trained[index], "held_up_ns": min(mean for mean, _ in pairs)}
     return found
 
 
-def _waited_more(late: RankLog, other: RankLog) -> tuple[float, float]:
+def _waited_more(late: RankLog, other: RankLog, common: CommonSteps) -> tuple[float, float]:
     """How much longer than one rank another waited in a step of both, mean and median."""
-    here, there = steps_of_both(late, other)
-    more = other.metric(_WAIT)[there] - late.metric(_WAIT)[here]
+    more = other.metric(_WAIT)[common.there] - late.metric(_WAIT)[common.here]
     more = more[np.isfinite(more)]
     return (float(more.mean()), float(np.median(more))) if more.size else (0.0, 0.0)

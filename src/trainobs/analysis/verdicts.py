@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.ranks import in_step, steps_of_both
+from trainobs.analysis.ranks import common_steps
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP
 from trainobs.replay.metric_columns import Floats
@@ -146,8 +146,10 @@ def _waits(own: RankLog, ranks: Iterable[RankLog]) -> dict[int, float]:
     """
     waits, slept = {}, own.metric(_WAIT)
     known = np.isfinite(slept) & (own.step() != SETUP)
-    for other in (rank for rank in ranks if rank is not own and in_step(own, rank)):
-        here, there = steps_of_both(own, other)
+    for other in (rank for rank in ranks if rank is not own):
+        here, there, together = common_steps(own, other)
+        if not together:
+            continue
         longer = (slept[here] - other.metric(_WAIT)[there])[known[here]]
         longer = longer[np.isfinite(longer)]
         if len(longer):

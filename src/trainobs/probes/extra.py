@@ -33,6 +33,8 @@ from trainobs.probes.usdt import SPECIFICATIONS, are_as_the_object_reads_them
 _OURS = ("anon_inode:bpf-", "anon_inode:bpf_", "anon_inode:btf", "anon_inode:[perf_event]")
 """What descriptors of programs, maps, links, types and uprobes lead to."""
 
+_MOST_PLACES = 256  # that are looked at; a program may make room for more
+
 ANY_PROCESS = -1
 """For `pid`: whoever runs the code."""
 
@@ -281,16 +283,15 @@ class ExtraObject:
                 f"cannot attach `{program}` to {place} of {self._name}",
                 f"libbpf {version} writes down arguments of marks otherwise than the usdt.bpf.h "
                 "that the object was compiled with, so the program would read others",
-                f"give the source; or compile the object with usdt.bpf.h of libbpf {version}",
+                "of an object: give the source, or compile it with usdt.bpf.h of libbpf "
+                f"{version}; of a source: use a libbpf from 1.0 to 1.7",
             )
 
     def _specifications(self) -> npt.NDArray[np.uint8]:
-        """Where libbpf says that arguments of marks are."""
+        """Where libbpf says that arguments of marks are, of the first places of marks."""
         library, handle = self._library, self._maps[SPECIFICATIONS]
-        entries, size = (
-            f(handle) for f in (library.bpf_map__max_entries, library.bpf_map__value_size)
-        )
-        found = np.zeros((entries, size), np.uint8)
+        entries = min(_MOST_PLACES, library.bpf_map__max_entries(handle))
+        found = np.zeros((entries, library.bpf_map__value_size(handle)), np.uint8)
         for number, row in enumerate(found):
             key = C.byref(C.c_int(number))
             library.bpf_map_lookup_elem(self.map_fd(SPECIFICATIONS), key, row.ctypes.data)

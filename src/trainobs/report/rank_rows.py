@@ -38,7 +38,10 @@ def straggler_told(summary: Mapping[str, Any]) -> str:
     if not found["known"]:
         return f"who waits for whom: not known ({found['why']})"
     if found["rank"] is None and found["by"] == "waiting":
-        return "no straggler: none waits less than every other by a tenth of the step"
+        return (
+            "no straggler: none waits less than every other by a tenth of the step, in the mean "
+            "and in half of them"
+        )
     if found["rank"] is None:
         return (
             "no straggler: none makes the others wait for a tenth of the step in two thirds of "

@@ -61,7 +61,7 @@ export class Ranks {
 
 function straggler(found, shown) {
   if (!found?.known) return `Whether one rank holds the others up is not known${found?.why ? `: ${found.why}` : ""}.`;
-  if (found.rank === null && found.by === "waiting") return "No rank waits less than every other by a tenth of the step.";
+  if (found.rank === null && found.by === "waiting") return "No rank waits less than every other by a tenth of the step, in the mean and in half of them.";
   if (found.rank === null) return "No rank holds the others up for a tenth of the step in most steps.";
   const told = found.because ? ` That rank: ${found.because}.` : "";
   const see = found.rank === shown ? "" : `${told} For its page: trainobs report --rank ${found.rank} --html FILE.`;
