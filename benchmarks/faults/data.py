@@ -70,11 +70,16 @@ class Items(Dataset[Item]):
         self._name = str(folder)
         self._image = torch.rand(3, training.side, training.side)
         self._lock = multiprocessing.Lock() if training.locked else nullcontext()
+        self._opened_by = 0
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: int) -> Item:
+        if self._opened_by != os.getpid():
+            self._opened_by = os.getpid()
+            busy(self.training.open_cpu_ms)
+            sleep(self.training.open_sleep_ms)
         if self._source:
             self._source(index)
         for _ in range(self.training.stats):

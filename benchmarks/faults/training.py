@@ -27,6 +27,8 @@ class Training:
         prefetch: batches that a worker makes ahead.
         persistent: workers live longer than an epoch.
         remade: each epoch has a loader of its own.
+        open_cpu_ms: CPU time that the first item of a process takes besides: modules, an index.
+        open_sleep_ms: time asleep that it takes besides: a connection.
         item_cpu_ms: CPU time that making an item takes.
         item_sleep_ms: time asleep that making an item takes, as for storage far away.
         slow_every: every so many batches one item is slow; 0: none is.
@@ -88,6 +90,8 @@ class Training:
     prefetch: int = 2
     persistent: bool = False
     remade: bool = False
+    open_cpu_ms: float = 0.0
+    open_sleep_ms: float = 0.0
     item_cpu_ms: float = 0.0
     item_sleep_ms: float = 0.0
     slow_every: int = 0

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from tests.hooks.pair import Pair
 from trainobs.hooks.loader_facts import MOST_PARTS, TENSORS, tensors_of
@@ -110,6 +118,35 @@ def test_loaders_that_are_set_up_alike_tell_the_fewest(features):
         list(DataLoader(Features(each), 2, num_workers=1))
     pair.watch.close()
     assert [(one["objects"], one[TENSORS]) for one in pair.watch.info.loaders] == [(2, 3)]
+
+
+def shuffled_by_a_class_of_ones_own() -> dict[str, Any]:
+    class Own(RandomSampler):
+        """May draw in whatever order it likes."""
+
+    return {"sampler": Own(Features(1))}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, False),
+        ({"shuffle": True}, True),
+        ({"sampler": SubsetRandomSampler(range(4))}, True),
+        ({"sampler": WeightedRandomSampler([1.0] * 4, 4)}, True),
+        ({"sampler": DistributedSampler(Features(1), 1, 0)}, True),
+        ({"sampler": DistributedSampler(Features(1), 1, 0, shuffle=False)}, False),
+        ({"batch_sampler": BatchSampler(RandomSampler(range(4)), 2, False)}, True),
+        ({"batch_sampler": [[0, 1], [2, 3]]}, None),
+        (shuffled_by_a_class_of_ones_own(), None),
+        ({"batch_size": None, "shuffle": True}, True),
+    ],
+)
+def test_a_loader_tells_whether_it_shuffles(given, told):
+    pair = Pair()
+    list(DataLoader(Features(1), **given))
+    pair.watch.close()
+    assert [one["shuffle"] for one in pair.watch.info.loaders] == [told]
 
 
 def test_a_loader_tells_how_many_tensors_a_batch_has():

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.replay.constructed import MS, STEPS, replay, run, step_ms
 from trainobs.replay.changes import with_changes
+from trainobs.replay.opening import surely_opened
 from trainobs.replay.parsing import parse
 from trainobs.replay.trace import Trace
+
+PLACE = np.arange(STEPS) % 8
+"""Of a batch in its pass."""
 
 
 def opening(*, slept_ms: float, workers: int, **more: object) -> Trace:
     """Passes of 8 batches of 16 ms, of which the first of each worker sleeps as long."""
-    place = np.arange(STEPS) % 8
-    is_first = place == 0
+    is_first = PLACE == 0
     is_first[0] = False
     parts = {
         "cpu": np.zeros(STEPS) + 17 * MS,
         "make_cpu": np.zeros(STEPS) + 16 * MS,
-        "make_sleep": np.where(place < workers, slept_ms * MS, 0.0),
+        "make_sleep": np.where(workers > PLACE, slept_ms * MS, 0.0),
         "is_first": is_first,
     }
     return run(**parts, workers=workers, **more)
@@ -40,6 +44,46 @@ def test_what_new_workers_open_may_be_gone_where_they_live_on_or_there_are_none(
     assert low < 0.9 < 2.5 < high
     low, high = gain(opening(slept_ms=0, workers=2), "persistent")
     assert high < 1.7, "nothing is opened"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("of", ["make_cpu", "make_sleep"])
+def test_what_a_data_set_opens_is_surely_gone_where_it_is_not_told_of_a_pass(workers, of):
+    trace = opening(slept_ms=600, workers=workers, tells_opening=True)
+    if of == "make_cpu":
+        trace = replace(trace, make_cpu=16 * MS + trace.make_sleep, make_sleep=0 * trace.make_cpu)
+    low, high = gain(trace, "persistent")
+    assert 3.0 < low < 4.5 < high
+    low, high = gain(trace, "workers=0")
+    assert 1.5 < low < 2.2 < high, "a pass of 8 steps takes 264 ms then, or 304"
+
+
+def beyond_others(at: int, make_ms: np.ndarray[Any, Any]) -> float:
+    """What of passes of 8 batches, two workers, is surely for these being new; ms a step."""
+    trace = opening(slept_ms=0, workers=2, tells_opening=True)
+    return float(surely_opened(replace(trace, make_cpu=make_ms * MS))[at].mean() / MS)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "make_ms"),
+    [
+        (10, 15, np.where(PLACE < 2, 66.0, 6.0)),
+        (0, 0, 100.0 / (1 + PLACE)),  # the longest come first in each pass
+        (0, 0, np.where(PLACE < 1, 66.0, 6.0)),  # one input, which is first in each pass
+        (0, 0, np.where(PLACE % 4 < 2, 66.0, 6.0)),  # others take as long
+        (0, 0, np.where(np.arange(STEPS) // 8 == 5, np.where(PLACE < 2, 66.0, 6.0), 6.0)),
+        (0, 0, np.random.default_rng(1).exponential(20, STEPS)),
+    ],
+)
+def test_a_first_batch_that_takes_long_is_not_always_for_a_new_worker(least, most, make_ms):
+    assert least <= beyond_others(0, make_ms) <= most
+    assert beyond_others(1, make_ms) == 0.0
+
+
+def test_one_pass_does_not_tell_what_new_workers_open():
+    trace = opening(slept_ms=600, workers=2, tells_opening=True)
+    once = np.arange(STEPS) == 8
+    assert not surely_opened(replace(trace, is_first=once))[1].any()
 
 
 def test_more_new_workers_each_open_what_they_need():

@@ -74,6 +74,23 @@ def test_a_larger_quota_is_advised_where_its_size_is_known_of_all_the_run(
     assert tried == told
 
 
+@pytest.mark.parametrize(
+    ("change", "gain", "worth"),
+    [
+        ("transform", (1.05, 1.1), True),
+        ("gc", (1.06, None), True),
+        ("gc", (1.03, None), False),
+        ("transform", (1.03, 3.0), False),  # work, for what may be nothing
+        ("persistent", (1.03, 3.0), True),
+        ("workers", (1.01, 3.0), True),
+        ("workers", (1.01, 1.2), False),
+        ("persistent", (0.99, 5.0), False),  # it may be slower
+    ],
+)
+def test_a_setting_that_may_help_much_is_worth_advice_where_it_does_no_harm(change, gain, worth):
+    assert advice.is_worth([change], gain) is worth
+
+
 @pytest.mark.parametrize("persistent", [True, False])
 def test_to_have_no_workers_is_advised_as_torch_takes_it(monkeypatch, persistent):
     monkeypatch.setattr(advice, "_try", lambda _, change, text: text)

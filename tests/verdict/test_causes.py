@@ -91,6 +91,25 @@ def test_loaders_are_made_anew_where_most_passes_have_one_of_their_own(loaders, 
     assert facts.has_new_workers == bool(made_anew or not loaders[0]["persistent_workers"])
 
 
+@pytest.mark.parametrize(
+    ("workers", "told", "surely"),
+    [
+        (2, {"iterable": False, "shuffle": False}, True),
+        (2, {"iterable": False, "shuffle": None}, True),
+        (1, {"iterable": False, "shuffle": True}, True),
+        (1, {"iterable": False, "shuffle": False}, False),  # the first input may be a long one
+        (2, {"iterable": True, "shuffle": False}, False),  # a stream opens what it reads anew
+        (2, {}, False),  # of an older run
+    ],
+)
+def test_what_the_first_batch_of_a_worker_takes_is_for_its_being_new(workers, told, surely):
+    one = {"workers": workers, "persistent_workers": False, **told}
+    settings = {"loader_workers": workers}
+    assert facts_from({"settings": settings, "loaders": [one]}).tells_opening is surely
+    stream = {**one, "iterable": True}
+    assert not facts_from({"settings": settings, "loaders": [one, stream]}).tells_opening
+
+
 def test_a_start_is_the_workers_where_most_of_it_is_surely_theirs():
     """The rest is mostly what goes with them: queues, and threads."""
     late = split(handover=100) | {"loader__start_stop_ns": 90 * MS}

@@ -23,6 +23,9 @@ from trainobs.verdict.verdict import facts_from
 TENSORS = "tensors_per_batch"
 """None where no batch tells it."""
 
+_SHUFFLE = "shuffle"
+"""None where the sampler is none of torch's."""
+
 _OF_A_LOADER = (
     "workers",
     "prefetch_factor",
@@ -30,6 +33,7 @@ _OF_A_LOADER = (
     "batch_size",
     "pin_memory",
     "start_method",
+    _SHUFFLE,
     TENSORS,
 )
 
@@ -71,7 +75,7 @@ def changes(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, list[Any]
     found = {name: [_common([run[name] for run in side]) for side in sides] for name in names}
     found = {name: pair for name, pair in found.items() if pair[0] != pair[1]}
     for name in [name for name, pair in found.items() if None in pair]:
-        if name in _UNKNOWN_IF_NONE or name.startswith(TENSORS):
+        if name in _UNKNOWN_IF_NONE or name.startswith((_SHUFFLE, TENSORS)):
             del found[name]
     for name, share, least in ((_COLD, _cold, CACHED), (OTHERS, others_share, NOTABLE)):
         pair = [_mean(share, side) for side in (old, new)]

@@ -12,7 +12,7 @@ from trainobs.replay.parsing import parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.advice import ABOUT, LEAST, MADE_ONCE, in_order, workers_in_memory
+from trainobs.verdict.advice import ABOUT, MADE_ONCE, in_order, is_worth, workers_in_memory
 from trainobs.verdict.rules import FEWEST_STEPS, replay_of, why_no_replay
 from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import Facts, facts_from
@@ -62,7 +62,7 @@ def would_help(
     replay: Replay | None,
     unreadable: Mapping[str, str] = NOTHING,
 ) -> dict[str, Any]:
-    """The changes that are sure to help, the best first.
+    """The changes that are predicted to help, the best first.
 
     Args:
         info: contents of the `run.json`.
@@ -71,9 +71,9 @@ def would_help(
         unreadable: see `why_unknown`.
 
     Returns:
-        `changes`: as `whatif` has them, those whose least gain is 5 % or more, and of numbers of
-        workers the fewest that are about as good as the best; each with what it
-        `means`, and `values` as `predict` takes them; `unknown`: changes of which nothing is
+        `changes`: as `whatif` has them, those worth advice (`is_worth`), and of numbers of workers
+        the fewest that are about as good as the best; each with what it `means`, and `values` as
+        `predict` takes them; `unknown`: changes of which nothing is
         predicted -> why; `refused`: why there are none, or None; `replayed`: whether any were
         tried.
     """
@@ -88,7 +88,7 @@ def would_help(
     found = [_alone(change, replay, facts) for change in parse(_tried(room, replay))]
     if facts.has_new_loaders is None:  # whether workers can live on is not known
         found = [one for one in found if "persistent" not in one["values"]]
-    sure = [one for one in found if one["gain"][0] >= LEAST]
+    sure = [one for one in found if is_worth(one["values"], one["gain"])]
     most = max((one["gain"][0] for one in sure if "workers" in one["values"]), default=0.0)
     enough = [one for one in sure if "workers" in one["values"] and one["gain"][0] >= ABOUT * most]
     best = [one for one in sure if "workers" not in one["values"]] + enough[:1]

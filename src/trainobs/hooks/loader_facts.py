@@ -11,7 +11,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from trainobs.core.records import RunInfo
 from trainobs.core.signals import let_signals_through
@@ -137,8 +146,28 @@ def _facts(loader: DataLoader[Any]) -> dict[str, object]:
         "persistent_workers": bool(loader.persistent_workers),
         "start_method": context.get_start_method() if workers else None,
         "iterable": isinstance(loader.dataset, IterableDataset),
+        "shuffle": _shuffle(loader),
         "batches": _length(loader),
     }
+
+
+def _shuffle(loader: DataLoader[Any]) -> bool | None:
+    """Whether the order is drawn anew for each pass; None: the sampler is none of torch's."""
+    batches = loader.batch_sampler
+    sampler = loader.sampler if batches is None else getattr(batches, "sampler", None)
+    if type(batches) not in (type(None), BatchSampler):
+        return None
+    if type(sampler) is DistributedSampler:
+        return bool(sampler.shuffle)
+    return _SHUFFLES.get(type(sampler))
+
+
+_SHUFFLES: dict[type, bool] = {
+    RandomSampler: True,
+    WeightedRandomSampler: True,
+    SubsetRandomSampler: True,
+    SequentialSampler: False,
+}
 
 
 def _length(loader: DataLoader[Any]) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent
 from trainobs.replay.handover import HANDED_NS, NO_DRAW, Draw
-from trainobs.replay.opening import usual, without_opening
+from trainobs.replay.opening import usual, without_opening, without_surely_opened
 from trainobs.replay.trace import COVERAGE, Trace
 from trainobs.replay.workers import SLOWER, slower, with_workers
 
@@ -122,13 +122,15 @@ def _quicker(trace: Trace) -> Trace:
 def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
     """What workers compute beside their batches may be their start, and gone as well.
 
-    So may what a worker takes longer for its first batch. What else the loader does as an epoch
-    begins stays, as a sampler that makes its order. All steps may become quicker, too: with new
-    workers in each of many short epochs a backward pass took 1.12 to 1.26 times as much CPU time.
+    So may what a worker takes longer for its first batch, where it is not surely for its being new.
+    What else the loader does as an epoch begins stays, as a sampler that makes its order. All steps
+    may become quicker, too: with new workers in each of many short epochs a backward pass took 1.12
+    to 1.26 times as much CPU time.
     """
     if not trace.has_new_workers or not trace.workers:
         return (trace,)
     least, most = trace.other_start
+    trace = without_surely_opened(trace)
     sure, stays = replace(trace, start=most), replace(trace, start=least)
     hand, gone = trace.hand, max(0.0, trace.hand.feed_cpu - HANDED_NS)
     hand = replace(hand, feed=hand.feed - gone, feed_cpu=hand.feed_cpu - gone)

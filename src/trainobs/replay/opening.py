@@ -5,13 +5,18 @@ Each new worker does that again; who makes the batches all along does it once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
 
 from trainobs.replay.metric_columns import Floats
 from trainobs.replay.trace import Trace
+
+FEWEST_PASSES = 2
+"""Below which the first batches of passes say nothing: one may be the longest by chance."""
 
 
 def without_opening(trace: Trace) -> Trace:
@@ -25,6 +30,44 @@ def without_opening(trace: Trace) -> Trace:
         make_device=usual(trace.make_device, at),
         make_sleep=usual(trace.make_sleep, at),
     )
+
+
+def surely_opened(trace: Trace) -> tuple[Floats, Floats]:
+    """CPU time and sleep of each batch that are surely for its maker's being new; shape (n,).
+
+    A data set that is not told where a pass begins has no other reason to take longer for the first
+    batch of each worker than for any other batch of the pass, unless these are first of all in its
+    order. By the median of the passes: once in a while the longest batch is the first.
+    """
+    at = _firsts(trace, trace.workers)
+    if not trace.tells_opening or not at.any():
+        return np.zeros(len(trace)), np.zeros(len(trace))
+    return _beyond_others(trace, trace.make_cpu, at), _beyond_others(trace, trace.make_sleep, at)
+
+
+def _beyond_others(trace: Trace, ns: Floats, at: npt.NDArray[np.bool_]) -> Floats:
+    found = list(_excess_of_passes(trace, ns, at))
+    sure = max(0.0, float(np.median(found))) if len(found) >= FEWEST_PASSES else 0.0
+    return np.where(at, np.minimum(ns, sure), 0.0)
+
+
+def _excess_of_passes(trace: Trace, ns: Floats, at: npt.NDArray[np.bool_]) -> Iterator[float]:
+    """By how much each first batch of a pass is longer than the longest other one, at least.
+
+    Less what they differ by: of an order that begins with the longest, the first is the longest.
+    """
+    for of_pass in np.split(np.arange(len(trace)), np.flatnonzero(trace.is_first))[1:]:
+        firsts, others = ns[of_pass[at[of_pass]]], ns[of_pass[~at[of_pass]]]
+        if not len(others):
+            yield -inf
+        else:
+            yield float(2 * firsts.min() - firsts.max() - others.max())
+
+
+def without_surely_opened(trace: Trace) -> Trace:
+    """Workers that live on, as far as it is sure what they take no more."""
+    cpu, sleep = surely_opened(trace)
+    return replace(trace, make_cpu=trace.make_cpu - cpu, make_sleep=trace.make_sleep - sleep)
 
 
 def with_opening(trace: Trace, workers: int, cpu: float, sleep: float) -> Trace:

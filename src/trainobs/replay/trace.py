@@ -60,6 +60,8 @@ class Trace:
         other_start: the part of it that is not the workers', as a sampler that makes its order;
             least and most.
         has_new_workers: whether new ones start with each epoch.
+        tells_opening: whether a first batch that takes longer can be told to be for that: the data
+            set is not told where an epoch begins, and the order does not begin with the same.
         opening: what making the first batch of the run took beyond others: CPU time, and sleep.
         hand: how a batch is handed over.
         draw: what the sampler takes of the training thread for a batch.
@@ -104,6 +106,7 @@ class Trace:
     handed_bytes: float
     step: Floats
     reads_directly: bool = False
+    tells_opening: bool = False
     opening: tuple[float, float] = (0.0, 0.0)
     others_read: float = 0.0
     is_paced: bool = False
@@ -134,6 +137,7 @@ def trace_of(
     tensors: int = 0,
     draw: Draw = NO_DRAW,
     has_new_workers: bool = False,
+    tells_opening: bool = False,
     first_batch: Mapping[str, float] = UNKNOWN_BATCH,
 ) -> Trace | None:
     """The trace of consecutive steps; None where the record tells too little.
@@ -149,6 +153,7 @@ def trace_of(
         tensors: in a batch; 0: unknown.
         draw: what the sampler takes for a batch.
         has_new_workers: whether new ones start with each epoch.
+        tells_opening: see `Trace`.
         first_batch: of the run, which is not among the steps: name of `BATCH` -> ns.
     """
     enough = len(epochs) >= FEWEST and all(known(columns, name) > 0.9 for name in NEEDED)
@@ -178,6 +183,7 @@ def trace_of(
         start=_in_each(is_first, get[START]),
         other_start=(_in_each(is_first, other) if is_split else 0.0, _in_each(is_first, other)),
         has_new_workers=has_new_workers,
+        tells_opening=has_new_workers and tells_opening,
         opening=_opening(first_batch, columns),
         hand=handover_of(columns, get, made, draw, tensors, ~is_first) if workers else NOTHING,
         draw=draw,

@@ -8,7 +8,12 @@ from math import isnan
 import numpy as np
 
 from trainobs.replay.handover import HANDED_NS, NOTHING, TENSOR_NS, Handover
-from trainobs.replay.opening import opened_by, with_opening, without_opening
+from trainobs.replay.opening import (
+    opened_by,
+    with_opening,
+    without_opening,
+    without_surely_opened,
+)
 from trainobs.replay.trace import Trace
 
 START_NS = (15e6, 80e6)
@@ -100,10 +105,11 @@ def _no_workers(trace: Trace) -> tuple[Trace, ...]:
     hand, alone = trace.hand, replace(trace, workers=0, hand=NOTHING, start=0.0)
     copied = 0.0 if isnan(trace.handed_bytes) else trace.handed_bytes * HAND_NS_PER_BYTE[1] / 2
     shared = np.minimum(trace.make_cpu, trace.tensors * SHARED_NS[1] + copied)
+    opened = without_surely_opened(trace)
     stays = replace(
         alone,
-        make_cpu=trace.make_cpu + hand.receive - hand.tensors,
-        make_sleep=trace.make_sleep + hand.away - hand.answered,
+        make_cpu=opened.make_cpu + hand.receive - hand.tensors,
+        make_sleep=opened.make_sleep + hand.away - hand.answered,
     )
     least = replace(without_opening(trace), workers=0, hand=NOTHING, start=0.0)
     least = replace(least, make_cpu=np.maximum(0.0, least.make_cpu - shared))

@@ -76,6 +76,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "loaders.*": (dict,),
     "loaders.*.workers": (int,),
     "loaders.*.prefetch_factor": (int, NoneType),
+    "loaders.*.iterable": (bool,),
+    "loaders.*.shuffle": (bool, NoneType),
     "loaders.*.objects": (int,),
     "loaders.*.passes": (int,),
     "loaders.*.tensors_per_batch": (int, NoneType),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import inf, isnan
+from math import inf, isnan, sqrt
 from typing import TypeVar
 
 from trainobs.core.text import gained
@@ -19,6 +19,12 @@ from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind
 
 LEAST = 1.05
 """Speed-up from which on a change is worth advice: both ends of its prediction."""
+
+LEAST_OF_SETTING = 1.0
+"""The same of a setting, which is tried in a minute, where the middle is `MIDDLE` or more."""
+
+MIDDLE = 1.25
+"""Speed-up whose square is the product of both ends."""
 
 ABOUT = 0.97
 """Share of the best gain with which fewer workers are as good."""
@@ -57,8 +63,17 @@ def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> Advice | N
     found += [one for one in _by_share(kind, cause, now) if not replayed & one.change.keys()]
     if cause is Cause.HANDOVER:
         found += _fewer_tensors(now)
-    sure = [advice for advice in found if advice.gain[0] >= LEAST]
-    return next(iter(in_order(sure, lambda one: one.change, lambda one: one.gain)), None)
+    worth = [advice for advice in found if is_worth(advice.change, advice.gain)]
+    return next(iter(in_order(worth, lambda one: one.change, lambda one: one.gain)), None)
+
+
+def is_worth(change: Iterable[str], gain: Sequence[float | None]) -> bool:
+    """Whether a change, by its names, is worth advice for the least and the most it may gain."""
+    least, most = gain[0] or 0.0, gain[1]
+    if least >= LEAST:
+        return True
+    may = most is not None and least >= LEAST_OF_SETTING and sqrt(least * most) >= MIDDLE
+    return may and not SETTINGS.isdisjoint(change)
 
 
 def in_order(

@@ -8,6 +8,7 @@ from math import inf, isnan, nan
 from typing import NamedTuple
 
 from trainobs.replay.handover import COMPUTES, NO_DRAW, NOTHING
+from trainobs.replay.opening import surely_opened
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import COVERAGE, Trace
 from trainobs.verdict import asleep
@@ -97,16 +98,19 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
     lacked = known(now.ns("sched/wait_runqueue_ns")) + known(now.ns("sched/worker_runqueue_ns"))
     # Who computes nothing needs no CPU; but what others take of them is no work of the loader's.
     lacked = min(saved(cpus=inf, most_cpus=inf), lacked) if _lacks(now) else 0.0
-    computed = max(0.0, saved(make_cpu=none, hand=free) - known(lacked))
+    opened, awaited = surely_opened(trace)  # by workers that are new
+    rest = {"make_cpu": trace.make_cpu - opened, "make_sleep": trace.make_sleep - awaited}
+    computed = max(0.0, saved(make_cpu=opened, hand=free) - known(lacked))
+    started = trace.start - _theirs(trace.start, trace.start - other)
     return whole, iter(
         (
             Candidate(Cause.STORAGE, saved(**device), (names.LOADER_DEVICE,)),
             Candidate(Cause.TRANSFORM, computed, (names.LOADER_COMPUTE,)),
-            Candidate(why, saved(**sleep), _slept(why)),
+            Candidate(why, saved(make_sleep=awaited), _slept(why)),
             Candidate(Cause.SAMPLER, saved(draw=NO_DRAW), ()),
             Candidate(Cause.FETCH, own, _FETCHED),
             Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,)),
-            *_start(now, saved(start=trace.start - _theirs(trace.start, trace.start - other))),
+            *_start(now, saved(start=started, **rest)),
             Candidate(_lack(now), lacked, (names.LOADER_CPU_WAIT,)),
             _locked_out(now.parts.loader_interpreter),
         )

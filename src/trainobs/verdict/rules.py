@@ -310,6 +310,7 @@ def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
         tensors=facts.tensors or 0,
         draw=facts.draw or NO_DRAW,
         has_new_workers=facts.has_new_workers,
+        tells_opening=facts.tells_opening,
         first_batch=summed.first_batch,
     )
     unknown = unpredictable(facts, sample)

@@ -129,6 +129,8 @@ class Facts:
             loaders have such.
         has_new_loaders: whether loaders are made anew for most passes, so that no worker can live
             on; None: some are, or nobody knows.
+        tells_opening: whether what the first batch of a new worker takes longer is surely for its
+            being new (`replay.opening`).
         has_accelerator: whether a GPU is in use, for which the training thread may sleep.
         sees_switches: whether the kernel counted when the training thread was off the CPU, and not
             we from `/proc`.
@@ -153,6 +155,7 @@ class Facts:
     torch_threads: int | None = None
     has_persistent_workers: bool = False
     has_new_loaders: bool | None = False
+    tells_opening: bool = False
     has_accelerator: bool = False
     sees_switches: bool = False
     world_size: int = 1
@@ -296,6 +299,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         torch_threads=settings.get("torch_threads"),
         has_persistent_workers=any(one.get("persistent_workers") for one in loaders),
         has_new_loaders=_are_made_anew(loaders),
+        tells_opening=bool(loaders) and all(map(_tells_opening, loaders)),
         has_accelerator=bool(info.get("gpu")),
         sees_switches=info.get("level") in _BY_THE_KERNEL,
         world_size=world_size,
@@ -345,6 +349,12 @@ def _are_made_anew(loaders: Sequence[Mapping[str, Any]]) -> bool | None:
         enough.append((FEW_PASSES, FEW_PASSES))
     found = {objects > passes / 2 for objects, passes in enough}
     return None if len(found) > 1 else True in found
+
+
+def _tells_opening(loader: Mapping[str, Any]) -> bool:
+    """A stream begins anew with each pass; of one worker the first batch may be a long one."""
+    is_mapped = loader.get("iterable") is False
+    return is_mapped and (loader.get("shuffle") is True or (loader.get("workers") or 0) > 1)
 
 
 def _usable_cpus(host: Mapping[str, Any], ranks_here: int) -> float | None:
