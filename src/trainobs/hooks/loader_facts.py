@@ -153,10 +153,10 @@ def _facts(loader: DataLoader[Any]) -> dict[str, object]:
 
 def _shuffle(loader: DataLoader[Any]) -> bool | None:
     """Whether the order is drawn anew for each pass; None: the sampler is none of torch's."""
-    batches = loader.batch_sampler
-    sampler = loader.sampler if batches is None else getattr(batches, "sampler", None)
-    if type(batches) not in (type(None), BatchSampler):
+    batches: Any = loader.batch_sampler
+    if batches is not None and type(batches) is not BatchSampler:
         return None
+    sampler: Any = loader.sampler if batches is None else batches.sampler
     if type(sampler) is DistributedSampler:
         return bool(sampler.shuffle)
     return _SHUFFLES.get(type(sampler))
