@@ -53,7 +53,7 @@ def _loader(training: Training, data: Dataset[Any], workers: int) -> DataLoader[
     chosen = {"batch_sampler": Choice(training)} if training.sampler_ms else {}
     return DataLoader(
         data,
-        **(chosen or {"batch_size": training.batch or None}),
+        **(chosen or {"batch_size": training.batch or None, "shuffle": training.shuffle}),
         num_workers=workers,
         prefetch_factor=training.prefetch if workers else None,
         persistent_workers=training.persistent and workers > 0,

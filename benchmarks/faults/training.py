@@ -23,6 +23,7 @@ class Training:
         threads: that an operation of torch may use; one, so that only a fault competes for CPUs.
 
         iterable: the data set is iterable, else of the map style.
+        shuffle: its items come in another order in each epoch.
         workers: of the loader.
         prefetch: batches that a worker makes ahead.
         persistent: workers live longer than an epoch.
@@ -86,6 +87,7 @@ class Training:
     threads: int = 1
 
     iterable: bool = False
+    shuffle: bool = False
     workers: int = 1
     prefetch: int = 2
     persistent: bool = False

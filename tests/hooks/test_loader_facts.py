@@ -122,7 +122,7 @@ def test_loaders_that_are_set_up_alike_tell_the_fewest(features):
 
 def shuffled_by_a_class_of_ones_own() -> dict[str, Any]:
     class Own(RandomSampler):
-        """May draw in whatever order it likes."""
+        """As that of accelerate, which seeds it."""
 
     return {"sampler": Own(Features(1))}
 
@@ -138,7 +138,8 @@ def shuffled_by_a_class_of_ones_own() -> dict[str, Any]:
         ({"sampler": DistributedSampler(Features(1), 1, 0, shuffle=False)}, False),
         ({"batch_sampler": BatchSampler(RandomSampler(range(4)), 2, False)}, True),
         ({"batch_sampler": [[0, 1], [2, 3]]}, None),
-        (shuffled_by_a_class_of_ones_own(), None),
+        ({"sampler": [3, 1, 2, 0]}, None),
+        (shuffled_by_a_class_of_ones_own(), True),
         ({"batch_size": None, "shuffle": True}, True),
     ],
 )

@@ -94,10 +94,10 @@ def test_loaders_are_made_anew_where_most_passes_have_one_of_their_own(loaders, 
 @pytest.mark.parametrize(
     ("workers", "told", "surely"),
     [
-        (2, {"iterable": False, "shuffle": False}, True),
-        (2, {"iterable": False, "shuffle": None}, True),
+        (2, {"iterable": False, "shuffle": True}, True),
         (1, {"iterable": False, "shuffle": True}, True),
-        (1, {"iterable": False, "shuffle": False}, False),  # the first input may be a long one
+        (2, {"iterable": False, "shuffle": False}, False),  # the first input may be a long one
+        (2, {"iterable": False, "shuffle": None}, False),
         (2, {"iterable": True, "shuffle": False}, False),  # a stream opens what it reads anew
         (2, {}, False),  # of an older run
     ],
@@ -106,6 +106,8 @@ def test_what_the_first_batch_of_a_worker_takes_is_for_its_being_new(workers, to
     one = {"workers": workers, "persistent_workers": False, **told}
     settings = {"loader_workers": workers}
     assert facts_from({"settings": settings, "loaders": [one]}).tells_opening is surely
+    validation = {**one, "shuffle": False}
+    assert facts_from({"settings": settings, "loaders": [validation, one]}).tells_opening is surely
     stream = {**one, "iterable": True}
     assert not facts_from({"settings": settings, "loaders": [one, stream]}).tells_opening
 

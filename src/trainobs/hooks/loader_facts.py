@@ -159,15 +159,9 @@ def _shuffle(loader: DataLoader[Any]) -> bool | None:
     sampler: Any = loader.sampler if batches is None else batches.sampler
     if type(sampler) is DistributedSampler:
         return bool(sampler.shuffle)
-    return _SHUFFLES.get(type(sampler))
-
-
-_SHUFFLES: dict[type, bool] = {
-    RandomSampler: True,
-    WeightedRandomSampler: True,
-    SubsetRandomSampler: True,
-    SequentialSampler: False,
-}
+    if isinstance(sampler, RandomSampler | WeightedRandomSampler | SubsetRandomSampler):
+        return True
+    return False if type(sampler) is SequentialSampler else None
 
 
 def _length(loader: DataLoader[Any]) -> int | None:

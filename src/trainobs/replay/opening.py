@@ -35,9 +35,9 @@ def without_opening(trace: Trace) -> Trace:
 def surely_opened(trace: Trace) -> tuple[Floats, Floats]:
     """CPU time and sleep of each batch that are surely for its maker's being new; shape (n,).
 
-    A data set that is not told where a pass begins has no other reason to take longer for the first
-    batch of each worker than for any other batch of the pass, unless these are first of all in its
-    order. By the median of the passes: once in a while the longest batch is the first.
+    A data set that is not told where a pass begins, and is read in another order in each, has no
+    other reason to take longer for the first batch of each worker than for any other batch of the
+    pass. By the median of the passes: once in a while the longest batch is the first.
     """
     at = _firsts(trace, trace.workers)
     if not trace.tells_opening or not at.any():
@@ -52,16 +52,10 @@ def _beyond_others(trace: Trace, ns: Floats, at: npt.NDArray[np.bool_]) -> Float
 
 
 def _excess_of_passes(trace: Trace, ns: Floats, at: npt.NDArray[np.bool_]) -> Iterator[float]:
-    """By how much each first batch of a pass is longer than the longest other one, at least.
-
-    Less what they differ by: of an order that begins with the longest, the first is the longest.
-    """
+    """By how much each first batch of a pass is longer than the longest other one, at least."""
     for of_pass in np.split(np.arange(len(trace)), np.flatnonzero(trace.is_first))[1:]:
         firsts, others = ns[of_pass[at[of_pass]]], ns[of_pass[~at[of_pass]]]
-        if not len(others):
-            yield -inf
-        else:
-            yield float(2 * firsts.min() - firsts.max() - others.max())
+        yield float(firsts.min() - others.max()) if len(others) else -inf
 
 
 def without_surely_opened(trace: Trace) -> Trace:

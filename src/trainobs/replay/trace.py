@@ -61,7 +61,7 @@ class Trace:
             least and most.
         has_new_workers: whether new ones start with each epoch.
         tells_opening: whether a first batch that takes longer can be told to be for that: the data
-            set is not told where an epoch begins, and the order does not begin with the same.
+            set is not told where an epoch begins, and the order is another in each.
         opening: what making the first batch of the run took beyond others: CPU time, and sleep.
         hand: how a batch is handed over.
         draw: what the sampler takes of the training thread for a batch.

@@ -299,7 +299,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         torch_threads=settings.get("torch_threads"),
         has_persistent_workers=any(one.get("persistent_workers") for one in loaders),
         has_new_loaders=_are_made_anew(loaders),
-        tells_opening=bool(loaders) and all(map(_tells_opening, loaders)),
+        tells_opening=_tell_opening(loaders),
         has_accelerator=bool(info.get("gpu")),
         sees_switches=info.get("level") in _BY_THE_KERNEL,
         world_size=world_size,
@@ -351,10 +351,10 @@ def _are_made_anew(loaders: Sequence[Mapping[str, Any]]) -> bool | None:
     return None if len(found) > 1 else True in found
 
 
-def _tells_opening(loader: Mapping[str, Any]) -> bool:
-    """A stream begins anew with each pass; of one worker the first batch may be a long one."""
-    is_mapped = loader.get("iterable") is False
-    return is_mapped and (loader.get("shuffle") is True or (loader.get("workers") or 0) > 1)
+def _tell_opening(loaders: Sequence[Mapping[str, Any]]) -> bool:
+    """Not of a stream, which begins anew with each pass, as may what is read ahead in order."""
+    are_mapped = all(one.get("iterable") is False for one in loaders)
+    return are_mapped and any(one.get("shuffle") is True for one in loaders)  # not to validate
 
 
 def _usable_cpus(host: Mapping[str, Any], ranks_here: int) -> float | None:
