@@ -11,14 +11,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+    get_worker_info,
+)
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from tests.integrations.models import (
     FILE_BYTES,
     FileData,
     Lightning,
-    Stream,
     loader,
     read_steps,
     tiny_class,
@@ -53,7 +58,7 @@ def rows(run_dir: Path) -> list[dict[str, Any]]:
 def fit(lightning: Lightning, loaders: Any, module: Any = None, **options: Any) -> ObsCallback:
     root = lightning.directory / "data"
     callback = ObsCallback(data_roots=root if root.exists() else None)
-    trainer = lightning.trainer(callback, max_epochs=EPOCHS, **options)
+    trainer = lightning.trainer(callback, **{"max_epochs": EPOCHS, **options})
     trainer.fit(module or lightning.module(), loaders)
     return callback
 
@@ -114,21 +119,87 @@ def test_beside_a_loader_that_is_not_torchs_the_parts_are_unknown(lightning: Lig
     assert [row["for_step"] for row in rows(callback.run_dir)] == [*range(EPOCHS * FILES // 2)]
 
 
-def test_what_is_fetched_ahead_names_no_step(lightning: Lightning) -> None:
-    """Lightning fetches one batch ahead of a loader without a length."""
-    callback = fit(lightning, files(lightning, batch_sampler=Unsized(FILES)))
-    batches = rows(callback.run_dir)
+def trained(lightning: Lightning, loader: Any, **options: Any) -> tuple[Path, list[list[int]]]:
+    """The run log, and the files in what each step trained on, as the model saw it.
+
+    Lightning fetches one batch ahead of a loader without a length.
+    """
+    steps: list[list[int]] = []
+
+    class Seeing(tiny_class(lightning.pl)):
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+            while len(steps) <= self.global_step:
+                steps.append([])
+            steps[-1] += (batch[:, 0] * FILES).round().int().tolist()
+            return super().training_step(batch, batch_idx)
+
+    callback = fit(lightning, loader, Seeing(), **options)
+    assert callback.run_dir
+    return callback.run_dir, steps
+
+
+def told(batches: list[dict[str, Any]]) -> dict[int, list[str]]:
+    """Step -> the file of each of its batches that took the longest."""
+    found: dict[int, list[str]] = {}
+    for row in batches:
+        if row["for_step"] is not None:
+            found.setdefault(row["for_step"], []).append(row["slowest_file"])
+    return found
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_what_is_fetched_ahead_has_its_step(
+    lightning: Lightning, persistent: bool, accumulate: int
+) -> None:
+    options = {"batch_sampler": Unsized(FILES), "persistent_workers": persistent}
+    run_dir, steps = trained(
+        lightning, files(lightning, **options), accumulate_grad_batches=accumulate
+    )
+    batches = rows(run_dir)
     assert len(batches) == EPOCHS * FILES // 2
-    assert {row["for_step"] for row in batches} == {None}
+    for step, slowest in told(batches).items():
+        assert len(slowest) == accumulate
+        assert all(int(file) in steps[step] for file in slowest)
+    assert [*told(batches)] == [*range(len(steps))]
     assert sorted(row["read_bytes"] for row in batches) == [2 * FILE_BYTES] * len(batches)
 
 
-def test_of_a_stream_neither_step_nor_parts_are_known(lightning: Lightning) -> None:
-    callback = fit(lightning, DataLoader(Stream(8), batch_size=2, num_workers=WORKERS))
-    steps = read_steps(callback.run_dir).to_pylist()
-    assert {row["for_step"] for row in rows(callback.run_dir)} == {None}
-    assert None in {row["loader/compute_ns"] for row in steps}
-    assert all(row["loader/wait_ns"] > 0 for row in steps[1:])
+class FileStream(IterableDataset[torch.Tensor]):
+    """Files without a length: each worker has those from one number to the next."""
+
+    def __init__(self, files: FileData, bounds: list[int]) -> None:
+        self.files, self.bounds = files, bounds
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        worker = get_worker_info()
+        first, last = self.bounds[worker.id :][:2] if worker else (0, FILES)
+        return map(self.files.__getitem__, range(first, last))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "options", "unknown"),
+    [
+        ([0], {}, 0),
+        ([0, 12], {"val_check_interval": 4}, 0),
+        ([0, 6, 12], {"accumulate_grad_batches": 2}, 0),
+        ([0, 6, 12], {"max_epochs": -1, "max_steps": 4}, 2),  # made, and not trained on
+        ([0, 2, 12], {}, FILES - 2),  # those after one of the workers had no more
+    ],
+)
+def test_each_batch_of_a_stream_has_its_step(
+    lightning: Lightning, bounds: list[int], options: dict[str, Any], unknown: int
+) -> None:
+    data = FileStream(FileData(lightning.directory / "data", FILES), bounds)
+    run_dir, steps = trained(
+        lightning, DataLoader(data, batch_size=2, num_workers=len(bounds) - 1), **options
+    )
+    batches = rows(run_dir)
+    for step, slowest in told(batches).items():
+        assert all(int(file) in steps[step] for file in slowest)
+    missing = sum(row["for_step"] is None for row in batches)
+    assert missing <= unknown
+    assert [*told(batches)] == [*range(len(steps))] or unknown
 
 
 def test_a_step_that_fetches_for_itself_is_timed_and_names_no_batch(lightning: Lightning) -> None:

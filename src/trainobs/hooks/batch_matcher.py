@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from trainobs.core.abi import MAIN_WORKER, Phase
+from trainobs.core.abi import Phase
 from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loader_pass import LoaderPass, passes
 
@@ -91,7 +91,7 @@ class BatchMatcher:
             self._at = None
             return
         self._number = number + 1
-        key = (number % at.workers, number // at.workers) if at.workers else (MAIN_WORKER, number)
+        key = at.key_of(number)
         self._watch.ledger.given([self._watch.clock.serial, at.loader, at.passes, *key])
 
 

@@ -82,6 +82,12 @@ class LoaderPass(PassTracker):
         self._loops[id(watch)] = loop
         self.forget()
 
+    def key_of(self, number: int) -> tuple[int, int]:
+        """The worker that makes a batch of this number, and which of its own it is."""
+        if not self.workers:
+            return MAIN_WORKER, number
+        return number % self.workers, number // self.workers
+
     def forget(self) -> None:
         """Tell nobody, until it is said whom again."""
         self.watches, self.listeners = None, ()

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader
-
 from trainobs.core.abi import Phase
 from trainobs.core.errors import MissingPackageError, TrainobsError, shown
 from trainobs.core.log import logger
@@ -22,6 +20,11 @@ from trainobs.hooks.distributed import TorchJob
 from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
 from trainobs.integrations.guard import ObservingCallback, harmless, tell_unrecorded
+from trainobs.integrations.lightning_fetcher import (
+    FetchedAhead,
+    fetches_for_the_step,
+    has_torch_loaders_only,
+)
 from trainobs.integrations.manual import ManualBackward
 from trainobs.integrations.models import watch_lookups
 from trainobs.integrations.profiler_tee import ProfilerTee
@@ -39,7 +42,17 @@ _LENT = frozenset({"log", "log_dict"})
 """Attributes that a Trainer gives to its callbacks as it begins."""
 
 _OF_A_RUN = _LENT | {
-    *("run_dir", "_session", "_trainer", "_tee", "_manual", "_watch", "_epoch", "_steps_done"),
+    *(
+        "run_dir",
+        "_session",
+        "_trainer",
+        "_tee",
+        "_manual",
+        "_watch",
+        "_fetched_ahead",
+        "_epoch",
+        "_steps_done",
+    ),
 }
 """Attributes that copies go without."""
 
@@ -81,8 +94,8 @@ class ObsCallback(ObservingCallback):
         ProbeError: at the beginning of fit, a probe that `probes` names cannot run.
 
     Notes:
-        * `dataloader_iter` training steps, and loaders without a length, of which Lightning fetches
-          one batch ahead: which step consumed which batch is not known.
+        * `dataloader_iter` training steps, and several loaders without a length, of which Lightning
+          fetches one batch ahead: which step consumed which batch is not known.
         * Under manual optimization a backward pass is known that `manual_backward` makes; what the
           training step does beside that and the optimizers is `phase/forward_ns`. If optimizers
           step without one, both are unknown.
@@ -91,6 +104,7 @@ class ObsCallback(ObservingCallback):
     _trainer: Any | None = None
     _tee: ProfilerTee | None = None
     _manual: ManualBackward | None = None
+    _fetched_ahead: FetchedAhead | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> ObsCallback:
         """A Trainer takes only callbacks of its own namespace, so this is one of every loaded."""
@@ -155,8 +169,8 @@ class ObsCallback(ObservingCallback):
         """Loaders may be new with every epoch, and their workers are started after this."""
         self._epoch = trainer.current_epoch
         session.clock.read_for(trainer.current_epoch)
-        session.clock.delivering = _fetches_for_the_step(trainer)
-        session.clock.other_loaders = not _has_torch_loaders_only(trainer)
+        session.clock.delivering = fetches_for_the_step(trainer)
+        session.clock.other_loaders = not has_torch_loaders_only(trainer)
 
     @harmless
     def on_train_batch_start(self, session: Session, trainer: Any, *_: Any, **__: Any) -> None:
@@ -164,6 +178,8 @@ class ObsCallback(ObservingCallback):
         # The x-axis of Lightning's loggers has no public name; DeviceStatsMonitor takes it, too.
         step = trainer.fit_loop.epoch_loop._batches_that_stepped
         session.clock.begin_batch(step, self._epoch)
+        if self._fetched_ahead is not None:
+            self._fetched_ahead.got(trainer)
 
     def on_before_backward(self, *_: Any, **__: Any) -> None:
         """Of a backward pass of automatic optimization the tee hears."""
@@ -209,7 +225,7 @@ class ObsCallback(ObservingCallback):
         assert self._tee is not None
         self._tee.trainobs_paused = False
         session.clock.leave()
-        session.clock.delivering = _fetches_for_the_step(trainer)
+        session.clock.delivering = fetches_for_the_step(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Lightning calls no teardown after an exception, SIGTERM or Ctrl-C."""
@@ -263,36 +279,19 @@ class ObsCallback(ObservingCallback):
             opens_steps=True,
             on_fault=self._fault,
         )
+        self._fetched_ahead = FetchedAhead(self._watch)
         self._tee = ProfilerTee(trainer.profiler, self._session.clock, self._fail, self._fault)
         self._trainer, trainer.profiler = trainer, self._tee
         self._steps_done = trainer.global_step
 
     def _let_go(self) -> None:
-        self._manual = None
+        self._manual = self._fetched_ahead = None
         trainer, self._trainer = self._trainer, None  # not always the one that ends the run
         tee, self._tee = self._tee, None
         if tee is not None:
             tee.trainobs_paused = True
             if trainer is not None and trainer.profiler is tee:
                 trainer.profiler = tee.trainobs_inner
-
-
-def _fetches_for_the_step(trainer: Any) -> bool:
-    """Whether Lightning fetches the batch of a step right before it.
-
-    Of a loader without a length it fetches one batch ahead, to know which is the last. The fetcher
-    has no public name: where it is another one, nothing is said of batches.
-    """
-    fetcher = getattr(trainer.fit_loop, "_data_fetcher", None)
-    ahead = type(fetcher).__name__ != "_PrefetchDataFetcher"
-    return not ahead and getattr(fetcher, "length", None) is not None
-
-
-def _has_torch_loaders_only(trainer: Any) -> bool:
-    """Whether all that Lightning fetches from is a loader of torch; False where that is hidden."""
-    combined = getattr(trainer.fit_loop, "_combined_loader", None)
-    loaders = getattr(combined, "flattened", ())
-    return bool(loaders) and all(isinstance(loader, DataLoader) for loader in loaders)
 
 
 def _failure(exception: BaseException | None = None) -> str:
