@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -19,6 +21,7 @@ from torch.utils.data import (
 )
 
 from tests.hooks.pair import Pair
+from trainobs.hooks.datasets import workers_of
 from trainobs.hooks.loader_facts import MOST_PARTS, TENSORS, tensors_of
 
 
@@ -118,6 +121,26 @@ def test_loaders_that_are_set_up_alike_tell_the_fewest(features):
         list(DataLoader(Features(each), 2, num_workers=1))
     pair.watch.close()
     assert [(one["objects"], one[TENSORS]) for one in pair.watch.info.loaders] == [(2, 3)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"num_workers": 0.0},
+        {"num_workers": True, "prefetch_factor": True},
+        {"num_workers": np.int64(1), "prefetch_factor": np.int16(3)},
+    ],
+)
+def test_numbers_that_torch_takes_are_written_down_as_integers(given):
+    pair = Pair()
+    loader = DataLoader(Features(1), **given)
+    assert len(list(pair.watch.observe(loader))) == 4
+    pair.watch.close()
+    (noted,) = pair.watch.info.loaders
+    assert type(noted["workers"]) is type(workers_of(loader)) is int
+    assert noted["workers"] == workers_of(loader) == given["num_workers"]
+    assert noted["prefetch_factor"] == given.get("prefetch_factor")
+    json.dumps(noted)
 
 
 def shuffled_by_a_class_of_ones_own() -> dict[str, Any]:

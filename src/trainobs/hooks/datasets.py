@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import SupportsInt
 
 _INNER = (
     "dataset",
@@ -57,7 +58,7 @@ def workers_of(loader: object) -> int | None:
         counts = [count for part in inner if (count := workers_of(part)) is not None]
         return sum(counts) if counts else None
     workers = _fields(inner).get("num_workers")
-    return workers if isinstance(workers, int) else None
+    return int(workers) if isinstance(workers, SupportsInt) else None
 
 
 def _paths_of(thing: object, depth: int) -> Iterator[Path]:

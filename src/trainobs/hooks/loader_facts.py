@@ -136,11 +136,11 @@ _HOLDS: tuple[tuple[type, Callable[[Any], Iterable[object]]], ...] = (
 
 
 def _facts(loader: DataLoader[Any]) -> dict[str, object]:
-    workers = loader.num_workers
+    workers, prefetch = worker_count(loader), loader.prefetch_factor
     context = getattr(loader, "multiprocessing_context", None) or multiprocessing
     return {
         "workers": workers,
-        "prefetch_factor": loader.prefetch_factor if workers else None,
+        "prefetch_factor": int(prefetch) if workers and prefetch is not None else None,
         "batch_size": loader.batch_size,
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
@@ -149,6 +149,11 @@ def _facts(loader: DataLoader[Any]) -> dict[str, object]:
         "shuffle": _shuffle(loader),
         "batches": _length(loader),
     }
+
+
+def worker_count(loader: DataLoader[Any]) -> int:
+    """Workers of a loader, which torch takes as any number."""
+    return int(loader.num_workers)
 
 
 def _shuffle(loader: DataLoader[Any]) -> bool | None:

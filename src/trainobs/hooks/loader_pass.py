@@ -17,7 +17,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from trainobs.core.abi import MAIN_WORKER
-from trainobs.hooks.loader_facts import note_tensors
+from trainobs.hooks.loader_facts import note_tensors, worker_count
 from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import Marks
@@ -56,8 +56,9 @@ class LoaderPass(PassTracker):
 
         One that takes up a pass in the middle, as torchdata's do, goes on with any worker.
         """
-        begins = not loader.num_workers or not getattr(iterator, "_num_yielded", 0)
-        made = cls(serial, loader.num_workers, marked and begins and _is_exact(loader))
+        workers = worker_count(loader)
+        begins = not workers or not getattr(iterator, "_num_yielded", 0)
+        made = cls(serial, workers, marked and begins and _is_exact(loader))
         if marked and not made.workers:
             made.marks = Marks(MAIN_WORKER, serial)
         made.until_one_ends = bool(made.workers) and isinstance(loader.dataset, IterableDataset)

@@ -14,7 +14,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from trainobs.core.abi import Phase
 from trainobs.hooks.batch_matcher import fetches_ahead
 from trainobs.hooks.datasets import data_roots_of
-from trainobs.hooks.loader_facts import KnownLoaders
+from trainobs.hooks.loader_facts import KnownLoaders, worker_count
 from trainobs.hooks.loader_pass import LoaderPass, passes, serials
 from trainobs.hooks.loop_pass import Fetch, LoopPass, reads_ahead
 from trainobs.hooks.watch import Loader, LoaderWatch
@@ -135,7 +135,7 @@ class FoundLoaders(LoaderWatch):
         """Follow the passes that go on already: nothing tells of them but that they are there."""
         for found in gc.get_objects():
             if issubclass(type(found), _BaseDataLoaderIter) and id(found) not in passes:
-                at = LoaderPass(next(serials), found._num_workers)
+                at = LoaderPass(next(serials), int(found._num_workers))
                 at.keep_for(found)
                 at.go_with(self, self._pass_of(at.workers))
                 if finds_data:
@@ -152,7 +152,7 @@ class FoundLoaders(LoaderWatch):
             return Fetch(self.clock, opens=False)
         self._finder.leave()
         self._take(loader)
-        loop = self._pass_of(loader.num_workers, self.observed[id(loader)])
+        loop = self._pass_of(worker_count(loader), self.observed[id(loader)])
         loop.loop = True
         loop.start(reads=reads_ahead(loader))
         return loop
