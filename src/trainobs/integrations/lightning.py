@@ -21,7 +21,7 @@ from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
 from trainobs.integrations.guard import ObservingCallback, harmless, tell_unrecorded
 from trainobs.integrations.lightning_fetcher import (
-    FetchedAhead,
+    StreamMatcher,
     fetches_for_the_step,
     has_torch_loaders_only,
 )
@@ -49,7 +49,7 @@ _OF_A_RUN = _LENT | {
         "_tee",
         "_manual",
         "_watch",
-        "_fetched_ahead",
+        "_stream_matcher",
         "_epoch",
         "_steps_done",
     ),
@@ -104,7 +104,7 @@ class ObsCallback(ObservingCallback):
     _trainer: Any | None = None
     _tee: ProfilerTee | None = None
     _manual: ManualBackward | None = None
-    _fetched_ahead: FetchedAhead | None = None
+    _stream_matcher: StreamMatcher | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> ObsCallback:
         """A Trainer takes only callbacks of its own namespace, so this is one of every loaded."""
@@ -178,8 +178,8 @@ class ObsCallback(ObservingCallback):
         # The x-axis of Lightning's loggers has no public name; DeviceStatsMonitor takes it, too.
         step = trainer.fit_loop.epoch_loop._batches_that_stepped
         session.clock.begin_batch(step, self._epoch)
-        if self._fetched_ahead is not None:
-            self._fetched_ahead.got(trainer)
+        if self._stream_matcher is not None:
+            self._stream_matcher.got(trainer)
 
     def on_before_backward(self, *_: Any, **__: Any) -> None:
         """Of a backward pass of automatic optimization the tee hears."""
@@ -279,13 +279,13 @@ class ObsCallback(ObservingCallback):
             opens_steps=True,
             on_fault=self._fault,
         )
-        self._fetched_ahead = FetchedAhead(self._watch)
+        self._stream_matcher = StreamMatcher(self._watch)
         self._tee = ProfilerTee(trainer.profiler, self._session.clock, self._fail, self._fault)
         self._trainer, trainer.profiler = trainer, self._tee
         self._steps_done = trainer.global_step
 
     def _let_go(self) -> None:
-        self._manual = self._fetched_ahead = None
+        self._manual = self._stream_matcher = None
         trainer, self._trainer = self._trainer, None  # not always the one that ends the run
         tee, self._tee = self._tee, None
         if tee is not None:

@@ -27,7 +27,7 @@ def has_torch_loaders_only(trainer: Any) -> bool:
     return bool(loaders) and all(isinstance(loader, DataLoader) for loader in loaders)
 
 
-class FetchedAhead:
+class StreamMatcher:
     """Tells which batch a step gets of a loader without a length.
 
     Args:
