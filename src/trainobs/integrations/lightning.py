@@ -178,7 +178,7 @@ class ObsCallback(ObservingCallback):
         # The x-axis of Lightning's loggers has no public name; DeviceStatsMonitor takes it, too.
         step = trainer.fit_loop.epoch_loop._batches_that_stepped
         session.clock.begin_batch(step, self._epoch)
-        if self._stream_matcher is not None:
+        if self._stream_matcher is not None and not session.clock.delivering:
             self._stream_matcher.got(trainer)
 
     def on_before_backward(self, *_: Any, **__: Any) -> None:
