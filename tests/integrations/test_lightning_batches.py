@@ -182,9 +182,9 @@ class FileStream(IterableDataset[torch.Tensor]):
     [
         ([0], {}, 0),
         ([0, 12], {"val_check_interval": 4}, 0),
-        ([0, 6, 12], {"accumulate_grad_batches": 2}, 0),
+        ([0, 6, 12], {"accumulate_grad_batches": 2}, 2 * EPOCHS),  # those behind an end
         ([0, 6, 12], {"max_epochs": -1, "max_steps": 4}, 2),  # made, and not trained on
-        ([0, 2, 12], {}, FILES - 2),  # those after one of the workers had no more
+        ([0, 2, 12], {}, FILES - 2),  # likewise
     ],
 )
 def test_each_batch_of_a_stream_has_its_step(
