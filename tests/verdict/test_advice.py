@@ -9,10 +9,12 @@ from types import SimpleNamespace
 import pytest
 from torch.utils.data import DataLoader
 
+from tests.replay.constructed import run
 from tests.verdict.constructed import MS, TWO_CPUS, columns, split
 from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import KNOWN
 from trainobs.replay.parsing import parse
+from trainobs.replay.predict import Replay
 from trainobs.verdict import advice
 from trainobs.verdict.parts import Situation, parts_of
 from trainobs.verdict.rules import judge
@@ -48,7 +50,7 @@ def test_transforms_are_not_to_be_halved_where_the_kernel_computes(
     assert len(said) == told
 
     tried: list[str] = []
-    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text))
+    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text) or ())
     monkeypatch.setattr(advice, "_workers", lambda *_: iter(()))
     now = SimpleNamespace(replay=object(), facts=alone, ns=summed.mean().__getitem__)
     list(advice._replayed(VerdictKind.LOADER, Cause.TRANSFORM, now))
@@ -67,7 +69,7 @@ def test_a_larger_quota_is_advised_where_its_size_is_known_of_all_the_run(
     monkeypatch, changed, told
 ):
     tried: list[str] = []
-    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text))
+    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text) or ())
     facts = replace(TWO_CPUS, usable_cpus=0.5, **changed)
     now = SimpleNamespace(replay=object(), facts=facts)
     list(advice._replayed(VerdictKind.COMPUTE, Cause.QUOTA, now))
@@ -93,7 +95,7 @@ def test_a_setting_that_may_help_much_is_worth_advice_where_it_does_no_harm(chan
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_to_have_no_workers_is_advised_as_torch_takes_it(monkeypatch, persistent):
-    monkeypatch.setattr(advice, "_try", lambda _, change, text: text)
+    monkeypatch.setattr(advice, "_try", lambda _, change, text: [text])
     facts = replace(TWO_CPUS, usable_cpus=None, has_persistent_workers=persistent)
     replay = SimpleNamespace(can_try=lambda name: True)
     now = SimpleNamespace(facts=facts, ns=lambda name: 0.0)
@@ -101,6 +103,27 @@ def test_to_have_no_workers_is_advised_as_torch_takes_it(monkeypatch, persistent
     given = {word.split("=")[0]: 0 for word in text.split() if "=" in word}
     kept = persistent and "without persistent_workers" not in text
     DataLoader(range(2), **given, persistent_workers=kept)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_a_replay_does_not_predict_is_not_advised(known):
+    """Least of all does it take the report away."""
+    unknown = {} if known else dict.fromkeys(KNOWN, "nobody knows")
+    trace = run()  # without checkpoints and validations
+    replay = Replay(trace, trace.step_ns, unknown)
+    facts = replace(TWO_CPUS, quota=True, workers=1)
+    summed = SummedSteps()
+    summed.add(columns())
+    now = Situation(summed.mean(), parts_of(summed.mean(), facts), facts, replay)
+    given = [
+        name
+        for kind in VerdictKind
+        for cause in (None, *Cause)
+        for one in advice._replayed(kind, cause, now)
+        for name in one.change
+    ]
+    assert bool(given) is known
+    assert {"checkpoint", "validation", "sampler"}.isdisjoint(given)
 
 
 NOT_REPLAYED = {"gc", "memory", "python_threads", "straggler", "tensors_per_batch"}

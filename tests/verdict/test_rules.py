@@ -344,7 +344,7 @@ def test_changes_are_ordered_by_what_is_sure_and_settings_by_what_may_be():
 @pytest.mark.parametrize(("workers", "live_on"), [(2, False), (2, True), (0, False)])
 def test_only_workers_that_end_with_their_epoch_are_told_to_live_on(monkeypatch, workers, live_on):
     tried: list[str] = []
-    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text))
+    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text) or ())
     monkeypatch.setattr(advice, "_workers", lambda *_: iter(()))
     facts = replace(TWO_CPUS, workers=workers, has_persistent_workers=live_on)
     now = SimpleNamespace(replay=object(), facts=facts)
@@ -355,7 +355,7 @@ def test_only_workers_that_end_with_their_epoch_are_told_to_live_on(monkeypatch,
 @pytest.mark.parametrize(("made_anew", "told"), [(True, [advice.MADE_ONCE]), (None, [])])
 def test_workers_cannot_live_on_without_their_loader(monkeypatch, made_anew, told):
     tried: list[str] = []
-    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text))
+    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text) or ())
     monkeypatch.setattr(advice, "_workers", lambda *_: iter(()))
     now = SimpleNamespace(replay=object(), facts=replace(TWO_CPUS, has_new_loaders=made_anew))
     list(advice._replayed(VerdictKind.LOADER, None, now))

@@ -123,47 +123,48 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
         yield from _workers(replay, now)
         if now.facts.has_new_workers and now.facts.has_new_loaders is not None:
             text = MADE_ONCE if now.facts.has_new_loaders else "persistent_workers=True"
-            yield _try(replay, Change("persistent", 0.0), text)
+            yield from _try(replay, Change("persistent", 0.0), text)
         if cause is Cause.STORAGE:
             # Not "keep it in memory": who reads each file once reads it from the device.
-            yield _try(replay, Change("device", 2.0), "storage twice as fast")
+            yield from _try(replay, Change("device", 2.0), "storage twice as fast")
         elif cause is Cause.TRANSFORM and kernels_share(now) < KERNELS:
-            yield _try(replay, Change("transform", 0.5), "half the CPU time of making a batch")
+            yield from _try(replay, Change("transform", 0.5), "half the CPU time of making a batch")
         elif cause is Cause.SAMPLER:
-            yield _try(replay, Change("sampler", 0.5), "half the time in the sampler")
+            yield from _try(replay, Change("sampler", 0.5), "half the time in the sampler")
     elif kind is VerdictKind.CHECKPOINT:
-        yield _try(replay, Change("checkpoint", 0.5), "save half as often")
+        yield from _try(replay, Change("checkpoint", 0.5), "save half as often")
     elif kind is VerdictKind.VALIDATION:
-        yield _try(replay, Change("validation", 0.5), "validate half as often")
+        yield from _try(replay, Change("validation", 0.5), "validate half as often")
     cpus = now.facts.usable_cpus if now.facts.most_cpus is None else None
     if cause is Cause.OTHERS and cpus:
-        yield _try(replay, Change("cpus", cpus), "give this run CPUs of its own")
+        yield from _try(replay, Change("cpus", cpus), "give this run CPUs of its own")
     if cause is Cause.QUOTA and cpus and now.facts.quota:  # else nobody knows how large it is
         more = min(2 * cpus, now.facts.all_cpus or 2 * cpus)
-        yield _try(replay, Change("cpus", more), f"a CPU quota of {more:g}")
+        yield from _try(replay, Change("cpus", more), f"a CPU quota of {more:g}")
 
 
-def _try(replay: Replay, change: Change, text: str) -> Advice:
-    value = True if str(change) == change.name else change.value
-    return Advice(text, replay.predict([change]).gain, {change.name: value})
+def _try(replay: Replay, change: Change, text: str) -> _Found:
+    if replay.can_try(change.name):
+        value = True if str(change) == change.name else change.value
+        yield Advice(text, replay.predict([change]).gain, {change.name: value})
 
 
 def _workers(replay: Replay, now: Situation) -> _Found:
     """None; and the fewest more that gain about the most, never more than CPUs that are free."""
     facts, free = now.facts, free_cpus(now)
-    if facts.workers is None or not replay.can_try("workers"):
+    if facts.workers is None:
         return
     if facts.workers:
         # torch takes the two together for an error
         alone = " without persistent_workers" if facts.has_persistent_workers else ""
-        yield _try(replay, Change("workers", 0), f"num_workers=0{alone}")
+        yield from _try(replay, Change("workers", 0), f"num_workers=0{alone}")
     if free is None or isnan(taken_by_others(now)):
         return
     room = min(int(free + 0.5), workers_in_memory(facts, now.ns("memory/worker_rss_bytes")))
-    tried = {n: _try(replay, Change("workers", n), f"num_workers={n}") for n in _counts(room)}
-    better = {n: advice for n, advice in tried.items() if n > facts.workers}
-    best = max((advice.gain[0] for advice in better.values()), default=0.0)
-    yield from [advice for advice in better.values() if advice.gain[0] >= ABOUT * best][:1]
+    more = (count for count in _counts(room) if count > facts.workers)
+    better = [one for n in more for one in _try(replay, Change("workers", n), f"num_workers={n}")]
+    best = max((advice.gain[0] for advice in better), default=0.0)
+    yield from [advice for advice in better if advice.gain[0] >= ABOUT * best][:1]
 
 
 def workers_in_memory(facts: Facts, resident: float) -> int:

@@ -313,7 +313,7 @@ def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
         tells_opening=facts.tells_opening,
         first_batch=summed.first_batch,
     )
-    unknown = unpredictable(facts, sample)
+    unknown = unpredictable(facts, sample, mean[names.STEP])
     return None if trace is None else Replay(trace, mean[names.STEP], unknown)
 
 
