@@ -10,6 +10,7 @@
 #define TRAINOBS_ASKERS_H
 
 #include "file_class.h"
+#include "request_class.h"
 
 #define MAX_ASKERS 8192
 
@@ -38,11 +39,11 @@ static __always_inline bool limits_hidden(void)
 	return call && call->limits_hidden;
 }
 
-static __always_inline void keep_asker(struct task_state *task, u64 key, u64 inode)
+static __always_inline void keep_asker(struct task_state *task, u64 key, u64 inode, u32 class)
 {
 	struct asker asker = {
 		.inode = inode,
-		.class = class_of_call(task),
+		.class = class,
 		.role = task->role,
 		.slot = task->slot,
 	};
@@ -59,7 +60,7 @@ static __always_inline void keep_reader(struct task_state *task, struct folio *f
 					struct inode *inode)
 {
 	if (*(volatile bool *)&folios_kept)
-		keep_asker(task, (u64)folio, (u64)inode);
+		keep_asker(task, (u64)folio, (u64)inode, class_of_request(task, REQ_OP_READ));
 }
 
 static __always_inline void begin_direct_read(void)
@@ -70,7 +71,7 @@ static __always_inline void begin_direct_read(void)
 static __always_inline void begin_sync(struct task_state *task)
 {
 	if (task->flags & CALL_REGULAR && limits_hidden())
-		keep_asker(task, task->inode, task->inode);
+		keep_asker(task, task->inode, task->inode, task->class);
 }
 
 static __always_inline void end_sync(struct task_state *task)

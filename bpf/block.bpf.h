@@ -107,7 +107,7 @@ static __always_inline int begin_request(u64 key, struct bio *bio, u32 flags)
 	if (task) {
 		start.role = task->role;
 		start.slot = task->slot;
-		start.class = class_of_call(task);
+		start.class = class_of_request(task, op);
 	} else if (!take_submitter(bio, op, &start) && op == REQ_OP_READ) {
 		return 0;
 	}

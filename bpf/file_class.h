@@ -116,6 +116,14 @@ static __always_inline bool infers_data(struct task_state *task)
 	return set && set->infer_data && loads(task);
 }
 
+/* Likewise of what it touches in a mapping: overlayfs maps a file beneath, which no root names. */
+static __always_inline bool infers_touched(struct task_state *task)
+{
+	struct tobs_settings *set = settings_of(task->slot);
+
+	return set && (set->infer_data || set->overlaid) && loads(task);
+}
+
 /* Whether this call makes its file data: see tobs_settings::infer_data. Also a staged copy in shared
  * memory: torch's own segments are never read from, and always open for writing. What a loader has
  * open for writing is data once it reads it; before, it may be its scratch. */

@@ -69,6 +69,12 @@ static __always_inline bool is_regular(struct inode *inode)
 	return (READ(struct inode, inode, i_mode) & S_IFMT) == S_IFREG;
 }
 
+/* Whether another inode, which no path from a root leads to, has the pages of a file. */
+static __always_inline bool is_overlaid(struct inode *inode)
+{
+	return READ(struct inode, inode, i_sb, s_magic) == OVERLAYFS_SUPER_MAGIC;
+}
+
 static __always_inline u32 class_epoch(u32 slot)
 {
 	struct tobs_settings *set = settings_of(slot);

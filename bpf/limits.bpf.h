@@ -5,6 +5,7 @@
  * looks at the limit runs in the task that asks, before, and where there is a limit alone.
  */
 #include "file_class.h"
+#include "request_class.h"
 
 #define MAX_LIMITED 8192
 
@@ -56,7 +57,7 @@ static __always_inline int keep_submitter(struct bio *bio)
 	others =
 		limited(bio); /* buffers that are registered with io_uring have one array for all */
 	kept.left = bio->bi_iter.bi_size + (others ? others->left : 0);
-	kept.class = class_of_call(task);
+	kept.class = class_of_request(task, op);
 	kept.role = task->role;
 	kept.slot = task->slot;
 	key = pages_of(bio);

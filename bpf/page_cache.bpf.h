@@ -21,7 +21,7 @@ __noinline u32 touched_class(struct task_state *task, u64 inode_address)
 	if (!task || !is_regular(inode))
 		return TOBS_OTHER;
 	class = regular_class(task->slot, inode_address, 0);
-	if (class != TOBS_OTHER || !infers_data(task) ||
+	if (class != TOBS_OTHER || !infers_touched(task) ||
 	    READ(struct inode, inode, i_mode) & S_IXUGO)
 		return class;
 	key = key_of(inode);
@@ -37,6 +37,7 @@ static __always_inline void count_filled(struct task_state *task, struct inode *
 {
 	u32 class = mapped_class(task, inode);
 
+	task->filled = faults_over() << 8 | class;
 	count_for(task, TOBS_FAULT_FILL, class, bytes, 0);
 	if (class == TOBS_OTHER && loads(task))
 		count_for(task, TOBS_UNNAMED_FILL, TOBS_OTHER, bytes, 0);
@@ -50,6 +51,18 @@ static __always_inline u32 call_or_ring_of(struct task_state *task)
 	return call_of(task);
 }
 
+/* The pages of a file on overlayfs are those of a file beneath: it has the class of the one that the
+ * call names, so that its write-back, and reads of it in a mapping, are known. */
+static __always_inline void keep_beneath(struct task_state *task, struct inode *inode)
+{
+	if (task->class == TOBS_OTHER || task->flags & CALL_COPIES ||
+	    !(task->flags & CALL_REGULAR) || (u64)inode == task->inode ||
+	    !is_overlaid((struct inode *)task->inode) ||
+	    known_class(task->slot, inode) != TOBS_OTHER)
+		return;
+	keep_class(task->slot, (u64)inode, task->class, task->class_epoch, 0);
+}
+
 static __always_inline void count_added(struct task_state *task, struct folio *folio)
 {
 	struct inode *inode = folio_inode(folio);
@@ -57,17 +70,18 @@ static __always_inline void count_added(struct task_state *task, struct folio *f
 
 	if (!is_regular(inode))
 		return; /* metadata, kept by the block device */
-	keep_reader(task, folio, inode);
 	pages = folio_pages(folio);
 	switch (call_or_ring_of(task)) {
 	case TOBS_READ:
 	case TOBS_HINT:
 		task->added_pages += pages; /* counted when the call ends */
+		keep_beneath(task, inode);
 		break;
 	case TOBS_WRITE:
 		/* A page that is not written to is one of a source. */
 		if (!(task->flags & CALL_REGULAR) || (u64)inode != task->inode)
 			task->added_pages += pages;
+		keep_beneath(task, inode);
 		break;
 	case TOBS_URING_ENTER:
 		count_for(task, TOBS_CACHE_MISS, touched_class(task, (u64)inode),
@@ -78,6 +92,7 @@ static __always_inline void count_added(struct task_state *task, struct folio *f
 		count_filled(task, inode, bytes_of_pages(pages));
 		break;
 	}
+	keep_reader(task, folio, inode);
 }
 
 PREEMPTIBLE_PROG("tp_btf/mm_filemap_add_to_page_cache", tobs_cache_add, struct folio *folio)
@@ -119,8 +134,7 @@ int BPF_PROG(tobs_ra_wait_f)
  * kernel counts a fault when it is over (mm_account_fault). */
 static __always_inline bool is_same_fault(struct task_state *task)
 {
-	struct task_struct *current = bpf_get_current_task_btf();
-	u64 number = current->min_flt + current->maj_flt + 1;
+	u64 number = faults_over() + 1;
 	bool is_same = task->faults == number;
 
 	task->faults = number;

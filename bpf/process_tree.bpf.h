@@ -250,7 +250,9 @@ int tobs_root(struct bpf_iter__task *context)
 {
 	struct task_struct *task = context->task;
 	struct tobs_control *call = arguments();
+	struct tobs_settings *set;
 	struct inode_key key;
+	struct inode *inode;
 	struct file *file;
 	u32 slot, class;
 	void *roots;
@@ -260,9 +262,13 @@ int tobs_root(struct bpf_iter__task *context)
 	file = file_of_fd(call->root_fd);
 	if (!file)
 		return 0;
-	key = key_of(BPF_CORE_READ(file, f_inode));
+	inode = BPF_CORE_READ(file, f_inode);
+	key = key_of(inode);
 	slot = call->slot;
 	class = call->root_class;
+	set = settings_of(slot);
+	if (set && class == TOBS_DATA && is_overlaid(inode))
+		set->overlaid = 1;
 	roots = bpf_map_lookup_elem(&session_roots, &slot);
 	if (roots && bpf_map_update_elem(roots, &key, &class, BPF_ANY))
 		COUNT_LOSS(slot, classes);

@@ -18,12 +18,13 @@ static __always_inline void begin_file_call(struct task_state *task, struct targ
 }
 
 static __always_inline void begin_call(struct task_state *task, struct pt_regs *regs, u32 op,
-				       u32 fd_arg)
+				       u32 fd_arg, u32 source_arg)
 {
 	task->class = TOBS_OTHER;
 	task->flags = 0;
 	task->added_pages = 0;
 	task->wait_ns = 0;
+	task->filled = 0;
 	if (fd_arg) {
 		int fd = syscall_arg(regs, fd_arg);
 		struct file *file;
@@ -34,6 +35,8 @@ static __always_inline void begin_call(struct task_state *task, struct pt_regs *
 		file = file_of_fd(fd);
 		if (file)
 			begin_file_call(task, target_of(file), op);
+		if (source_arg)
+			task->flags |= CALL_COPIES;
 	}
 	task->call = op + 1;
 	task->call_ns = bpf_ktime_get_ns();
@@ -69,7 +72,8 @@ static __always_inline void enter_call(struct task_state *task, struct pt_regs *
 	if (is_aside(op))
 		task->aside_ns = bpf_ktime_get_ns();
 	else if (op != TOBS_MARK)
-		begin_call(task, regs, op, machine.syscalls[nr].fd_arg);
+		begin_call(task, regs, op, machine.syscalls[nr].fd_arg,
+			   machine.syscalls[nr].source_arg);
 	else if (hides(task, regs))
 		bpf_task_storage_delete(&tasks, bpf_get_current_task_btf());
 	else

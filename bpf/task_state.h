@@ -16,6 +16,7 @@ struct task_state {
 	u64 reclaim_ns; /* when it began to free memory; 0: it does not */
 	u64 aside_ns;	/* when a call of TOBS_STAT or TOBS_LIST began */
 	u64 faults;	/* page faults of it that were over at the last fault of a file, plus one */
+	u64 filled; /* likewise when pages came in that no call named, and their class: request_class.h */
 	u64 inode; /* the regular file called on last, by address, number and generation: ... */
 	u64 ino;
 	u32 generation;

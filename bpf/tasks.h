@@ -37,6 +37,7 @@ struct {
 #define OFF_AWAIT 16	  /* the task sleeps for another thread, ... */
 #define OFF_GIL 32	  /* ... or until one lets go of the interpreter's lock */
 #define OFF_GLOO 64	  /* a thread of gloo woke it */
+#define CALL_COPIES 128	  /* the call has a second file, which it reads from */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);

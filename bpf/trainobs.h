@@ -312,10 +312,10 @@ struct tobs_settings {
 	unsigned int guarded;	  /* only tasks that its client might look into are followed */
 	unsigned int class_epoch; /* bumped with every root: classes decided before are void */
 	unsigned int infer_data;  /* what a loader reads from unclassified regular files is data */
-	unsigned int tgid; /* of its process, as the kernel numbers it; by tobs_adopt, as ... */
-	unsigned int uid;  /* ... what the client was when it connected: its user, ... */
-	unsigned int gid;  /* ... its group, ... */
-	unsigned int padding;
+	unsigned int tgid;     /* of its process, as the kernel numbers it; by tobs_adopt, as ... */
+	unsigned int uid;      /* ... what the client was when it connected: its user, ... */
+	unsigned int gid;      /* ... its group, ... */
+	unsigned int overlaid; /* a root of data lies on overlayfs: by tobs_root */
 	unsigned long long permitted; /* ... its capabilities, ... */
 	unsigned long long user_ns;   /* ... and where it has them; 0: it was not asked yet */
 	long long clock_ahead_ns; /* CLOCK_MONOTONIC there, less the kernel's: a time namespace */

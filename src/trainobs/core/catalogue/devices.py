@@ -72,5 +72,6 @@ DEVICES: tuple[Metric, ...] = (
         Cells("bytes", (Op.BLOCK_WRITE,), CHECKPOINT),
         "Bytes of checkpoints written to block devices, whoever issued the write.",
         source="block_rq_complete",
+        blind="Write-back of files that btrfs compresses.",
     ),
 )
