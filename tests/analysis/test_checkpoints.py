@@ -62,6 +62,24 @@ def test_each_reaches_to_the_next_and_what_is_written_back_later_is_told_apart(t
     assert "    written back until step 3, 2 s later" in page.splitlines()
 
 
+def test_what_the_background_writes_of_a_checkpoint_is_unknown_and_no_0(tmp_path):
+    """A thread, or a process, whose calls are none of the training thread's in that phase."""
+    summary = summary_of(
+        tmp_path,
+        [SETUP, 0, 1, 2, 3],
+        phase__checkpoint_ns=[0, 7e6, 0, 5e6, 0],
+        io__checkpoint_write_bytes=[0, 0, 0, 0, 0],
+        io__checkpoint_write_ns=[0, 0, 0, 0, 0],
+        io__checkpoint_fsync_ns=[0, 0, 0, 0, 0],
+        block__checkpoint_write_bytes=[0, 0, 0, 0, 0],
+        io__write_bytes=[0, 0, 800, 0, 0],
+    )
+    unknown, nothing = summary["checkpoints"]  # of one of the ranks another one saves
+    assert {name for name, value in unknown.items() if value is not None} == {"step", "blocking_ns"}
+    assert (nothing["written_bytes"], nothing["block_bytes"]) == (0, 0)
+    assert "0 B" not in next(one for one in render(summary).splitlines() if "  step 0 " in one)
+
+
 def test_without_the_kernel_the_blocking_is_known_and_the_rest_is_not(tmp_path):
     summary = summary_of(tmp_path, [SETUP, 0, 1], phase__checkpoint_ns=[3e6, 0, 7e6])
     assert [one["step"] for one in summary["checkpoints"]] == [None, 1]

@@ -16,6 +16,8 @@ Rows = npt.NDArray[np.intp]
 
 _STEP, _BLOCK = "step/duration_ns", "block/checkpoint_write_bytes"
 
+_ANY = "io/write_bytes"
+
 _SUMMED = {
     "blocking_ns": "phase/checkpoint_ns",
     "written_bytes": "io/checkpoint_write_bytes",
@@ -23,7 +25,7 @@ _SUMMED = {
     "fsync_ns": "io/checkpoint_fsync_ns",
 }
 
-CHECKPOINTS = (_STEP, _BLOCK, *_SUMMED.values())
+CHECKPOINTS = (_STEP, _BLOCK, _ANY, *_SUMMED.values())
 """Metrics that are looked at."""
 
 
@@ -40,7 +42,9 @@ def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
         `later_ns` after the checkpoint's.
 
     Notes:
-        Write-back that has not ended when the next checkpoint begins counts as the next one's.
+        Write-back that has not ended when the next checkpoint begins counts as the next one's. Of a
+        checkpoint of which no write was seen, while there were others, a thread or a process in the
+        background may have written it: nothing is known but what it blocked.
     """
     step = rank.step()
     read = rank.metrics(CHECKPOINTS)
@@ -57,7 +61,11 @@ def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
         **_write_back(step, end_ns, read[_BLOCK], first),
     }
     rows = zip(*columns.values(), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+    found = [dict(zip(columns, row, strict=True)) for row in rows]
+    for one, written in zip(found, _sums(read[_ANY], first), strict=True):
+        if written and not one["written_bytes"]:
+            one |= dict.fromkeys(columns.keys() - {"step", "blocking_ns"})
+    return found
 
 
 def _begins(blocking: Floats, written: Floats) -> Rows:
