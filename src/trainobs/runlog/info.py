@@ -32,6 +32,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "host.most_usable_cpu_count": (int, NoneType),
     "host.cpu_quota": (float, int, NoneType),
     "host.memory_bytes": (int, NoneType),
+    "host.memory_limit_bytes": (int, NoneType),
     "host.hostname": (str,),
     "host.kernel": (str,),
     "capabilities": (dict,),
