@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from trainobs.host import host_facts
 
@@ -88,3 +92,25 @@ def test_groups_beyond_the_root_of_the_namespace_are_unknown(tmp_path: Path) -> 
     assert host_facts(tmp_path / "proc", tmp_path / "cgroup")["memory_limit_bytes"] is None
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     assert host_facts(tmp_path / "proc", tmp_path / "cgroup")["cpu_quota"] == 0.5
+
+
+def test_groups_that_cannot_be_seen_may_have_quotas(tmp_path: Path) -> None:
+    first, other = "cgroup:[4026531835]", "cgroup:[4026532000]"
+    files, lines = {"a/cpu.stat": "usage_usec 7\n"}, "0::/a\n"
+    assert cgroups(tmp_path, lines, files, "cpu_groups_hidden") is True
+    namespace = tmp_path / "proc/self/ns/cgroup"
+    namespace.parent.mkdir()
+    for name, hidden in ((other, True), (first, False)):
+        namespace.unlink(missing_ok=True)
+        namespace.symlink_to(name)
+        found = host_facts(tmp_path / "proc", tmp_path / "cgroup")
+        assert found["cpu_groups_hidden"] is hidden
+    (tmp_path / "cgroup/a/cpu.stat").unlink()
+    assert host_facts(tmp_path / "proc", tmp_path / "cgroup")["cpu_groups_hidden"] is True
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces of control groups")
+def test_in_a_real_namespace_of_control_groups_those_above_are_hidden() -> None:
+    ask = "from trainobs.host.facts import host_facts; print(host_facts()['cpu_groups_hidden'])"
+    command = ["unshare", "--cgroup", sys.executable, "-c", ask]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "True\n"

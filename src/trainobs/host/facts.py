@@ -8,6 +8,9 @@ from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
 
+_FIRST_NAMESPACE = "cgroup:[4026531835]"
+"""That of the machine: PROC_CGROUP_INIT_INO in include/linux/proc_ns.h, the same in all kernels."""
+
 _MEMORY_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")
 """Files of version 2 and 1 of control groups. Beyond `high` pages are taken away at once."""
 
@@ -25,12 +28,10 @@ def host_facts(
     Returns:
         hostname, kernel (release), machine (architecture), python (version), cpu_count (online
         CPUs), usable_cpu_count (allowed by affinity), cpu_quota (CPUs' worth of time that the
-        cgroup allows, the tightest on the way to the root), memory_bytes (of the machine),
+        cgroup allows, the tightest on the way to the root), cpu_groups_hidden (whether there may be
+        others on that way that are not seen from here), memory_bytes (of the machine),
         memory_limit_bytes (less than that, if its cgroups allow less), local_world_size (ranks of
         the job on this machine, where the launcher says so).
-
-    Notes:
-        Inside a container without a cgroup namespace the limits above it are not visible.
     """
     return {
         "hostname": platform.node(),
@@ -40,6 +41,7 @@ def host_facts(
         "cpu_count": os.cpu_count(),
         "usable_cpu_count": usable_cpus(tgid or 0),
         "cpu_quota": cpu_quota(proc, cgroup, tgid),
+        "cpu_groups_hidden": _are_hidden(proc, cgroup, tgid),
         "memory_bytes": _memory_bytes(),
         "memory_limit_bytes": _memory_limit(proc, cgroup, tgid),
         "local_world_size": _local_world_size() if tgid is None else None,
@@ -64,6 +66,16 @@ def _memory_bytes() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return None
+
+
+def _are_hidden(proc: Path, mount: Path, tgid: int | None) -> bool:
+    """Whether groups of a process for CPU time, or some of those above, cannot be seen."""
+    try:
+        is_first = os.readlink(proc / "self" / "ns" / "cgroup") == _FIRST_NAMESPACE
+    except OSError:
+        is_first = False
+    leaf = next(iter(cgroups(proc, mount, "cpu", tgid)), None)
+    return not is_first or leaf is None or not (leaf / "cpu.stat").exists()
 
 
 def _memory_limit(proc: Path, mount: Path, tgid: int | None) -> int | None:

@@ -31,6 +31,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "host.usable_cpu_count": (int, NoneType),
     "host.most_usable_cpu_count": (int, NoneType),
     "host.cpu_quota": (float, int, NoneType),
+    "host.cpu_groups_hidden": (bool, NoneType),
     "host.memory_bytes": (int, NoneType),
     "host.memory_limit_bytes": (int, NoneType),
     "host.hostname": (str,),

@@ -118,6 +118,7 @@ class Facts:
         most_cpus: the most that it ever might, without a quota, if that or the quota changed as the
             run went on; None: neither did.
         quota: whether a quota of a control group is what limits it.
+        quota_hidden: whether there may be another, of a group that the run does not see.
         memory_bytes: what each rank on the machine may have of its memory; None: unknown.
         workers: worker processes of the training loader, 0 for none; None: unknown.
         prefetch: batches that each of them may be ahead.
@@ -144,6 +145,7 @@ class Facts:
     all_cpus: float | None = None
     most_cpus: float | None = None
     quota: bool = False
+    quota_hidden: bool = False
     memory_bytes: float | None = None
     workers: int | None = None
     prefetch: int = 2
@@ -288,6 +290,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         all_cpus=_usable_cpus({**host, "cpu_quota": None}, ranks_here),
         most_cpus=most / ranks_here if most else None,
         quota=bool(quota and (not usable or quota < usable)),
+        quota_hidden=bool(host.get("cpu_groups_hidden")),
         memory_bytes=_memory_bytes(host, ranks_here),
         workers=workers,
         prefetch=loader.get("prefetch_factor") or 2,
