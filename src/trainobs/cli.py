@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -375,12 +374,11 @@ def _top(options: argparse.Namespace) -> _Answer:
     from trainobs.report.follow import CLEAR
     from trainobs.report.top import render
 
-    whose = "this machine" if os.geteuid() == 0 else "yours"
     once = options.once or options.json
     redraws = not once and sys.stdout is not None and sys.stdout.isatty()
     with suppress(KeyboardInterrupt):  # how one leaves
         for rows in top.watch(once=once):
-            shown = render(rows, whose, top.NOT_SEEN, fits=redraws)
+            shown = render(rows, top.whose(), top.NOT_SEEN, fits=redraws)
             text = dumps(rows, indent=2) if options.json else shown
             if not write(f"{CLEAR}{text}" if redraws else text):
                 break

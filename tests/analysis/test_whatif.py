@@ -367,3 +367,5 @@ def test_workers_are_advised_only_as_far_as_they_fit_into_memory(write, capsys):
     assert "workers=" not in said(capsys, "report", large)
     small = write("small", resident=1e9, host=HOST | {"memory_bytes": 10**10})
     assert "times as fast  num_workers=2\n" in said(capsys, "report", small)
+    confined = HOST | {"memory_bytes": 10**11, "memory_limit_bytes": 10**10}
+    assert "workers=" not in said(capsys, "report", write("confined", resident=4e9, host=confined))

@@ -69,6 +69,7 @@ def tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
             def descendants(self, root: int) -> list[int]:
                 return below[root]
 
+        (tmp_path / "self").symlink_to(str(os.getpid()))
         monkeypatch.setattr(process, "PROC", tmp_path)
         monkeypatch.setattr(process, "find_tree", lambda proc: Tree())
         monkeypatch.setattr(process, "look_at", seen.__getitem__)

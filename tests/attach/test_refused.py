@@ -77,6 +77,7 @@ def test_a_thread_of_the_kernel_and_number_0_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = "Name:\tkworker\nState:\tI (idle)\nTgid:\t7\nPPid:\t2\nUid:\t0\t0\t0\t0\n"
+    (tmp_path / "self").symlink_to(str(os.getpid()))
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_text(status)
     with monkeypatch.context() as patch:
@@ -205,3 +206,24 @@ def test_a_process_that_observes_itself_is_refused_and_a_shell_leads_to_what_it_
             assert f"do:    trainobs attach {observed}" in refusal(shell.pid)
         finally:
             os.kill(observed, signal.SIGKILL)
+
+
+_OTHER_PROC = ["unshare", "--pid", "--fork", "--kill-child"]
+_NO_PROC = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc; exec "$@"', "sh"]
+
+
+@pytest.mark.parametrize("before", [_OTHER_PROC, _NO_PROC])
+@pytest.mark.parametrize("command", [["attach", "1"], ["top", "--once"]])
+def test_proc_of_another_namespace_or_none_is_told(before: list[str], command: list[str]) -> None:
+    """Its numbers are of other processes: one that runs "has just ended", or nobody trains."""
+    words = [*before, sys.executable, "-m", "trainobs", *command]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "found: /proc is missing, or that of another namespace" in done.stderr
+    assert "mount it anew" in done.stderr
+
+
+def test_top_in_a_container_does_not_speak_of_the_machine() -> None:
+    words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "trainobs", "top"]
+    done = subprocess.run([*words, "--once"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("no training process of this container is running"), done.stderr

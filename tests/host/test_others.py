@@ -30,6 +30,8 @@ def machine(tmp_path, monkeypatch):
     }
     monkeypatch.setattr(others.resource, "getrusage", lambda who: own[who]())
 
+    (tmp_path / "self").symlink_to(str(os.getpid()))
+
     def write(busy_s: tuple[float, float, float], child_s: float | None = None) -> None:
         lines = ["cpu  1 2 3 4 5 6 7 8 9 10"]
         for cpu, seconds in enumerate(busy_s):
@@ -114,3 +116,27 @@ def test_a_real_process_outside_the_tree_is_seen():
     finally:
         os.kill(hog, signal.SIGKILL)
         parent.stdout.close()
+
+
+_READS = """
+import json, time
+from trainobs.host.others import OthersCpu
+reader = OthersCpu()
+reader.reading()
+time.sleep(1.2)
+print(json.dumps(reader.reading()[1]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces of processes")
+def test_in_a_process_namespace_whose_proc_is_that_outside_of_it():
+    hog = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        # There it is process 1, and process 1 of this /proc has all others below it.
+        command = ["unshare", "--pid", "--fork", sys.executable, "-c", _READS]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert float(done.stdout) > 0.33 / len(os.sched_getaffinity(0))
+    finally:
+        hog.kill()
+        hog.wait()

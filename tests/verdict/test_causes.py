@@ -160,6 +160,15 @@ def test_who_took_the_cpus_follows_from_who_ran(cause, others, computing, thrott
     assert verdict.advice is None  # there is nothing to replay
 
 
+def test_others_are_not_blamed_for_what_a_hidden_quota_may_have_done():
+    held_up = {"sched__main_runqueue_ns": 60 * MS, "sched__main_offcpu_ns": 62 * MS}
+    held_up |= {f"sched__{whose}_cpu_ns": 0.0 for whose in ("thread", "worker", "child")}
+    hidden = replace(TWO_CPUS, quota_hidden=True)
+    for facts, cause in ((TWO_CPUS, Cause.OTHERS), (hidden, Cause.CPU)):
+        assert verdict_on(facts, **held_up, sched__others_cpu_ratio=0.5).cause is cause
+    assert verdict_on(hidden, **held_up, sched__others_cpu_ratio=0.8).cause is Cause.OTHERS  # full
+
+
 def test_a_quota_that_nobody_knew_is_told_by_what_it_throttled():
     """It was set, or its group entered, as the run went on: others had the CPUs meanwhile."""
     held_up = {"sched__main_runqueue_ns": 60 * MS, "sched__main_offcpu_ns": 62 * MS}

@@ -63,7 +63,7 @@ def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
     rows = zip(*columns.values(), strict=True)
     found = [dict(zip(columns, row, strict=True)) for row in rows]
     for one, written in zip(found, _sums(read[_ANY], first), strict=True):
-        if written and not one["written_bytes"]:
+        if written and one["written_bytes"] == 0:
             one |= dict.fromkeys(columns.keys() - {"step", "blocking_ns"})
     return found
 

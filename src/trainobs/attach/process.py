@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainobs.core.errors import AttachError
 from trainobs.host.family import WORKER_NAME
-from trainobs.host.procfs import PROC, parse_stat, read_bytes
+from trainobs.host.procfs import PROC, own_tgid, parse_stat, read_bytes
 from trainobs.host.tree import find_tree
 
 TORCH = "libtorch_cpu.so"
@@ -118,6 +118,8 @@ def find(pid: int) -> Target:
     Raises:
         AttachError: there is none, it is another user's, or it cannot be observed.
     """
+    if not tells_of_others():
+        raise refused(pid, NO_PROC, DO_PROC)
     status = _check_is_there(pid)
     _check_user(pid, int(status["Uid"].split()[1]))
     try:
@@ -162,6 +164,18 @@ _DO_AS_ROOT = (
     "see what keeps root from it: a capability that it lacks (CAP_SYS_PTRACE, or one that the "
     "process has), a container, a security module"
 )
+
+
+NO_PROC = "/proc is missing, or that of another namespace of processes, with numbers of its own"
+DO_PROC = "mount it anew (`mount -t proc proc /proc`; `unshare --mount-proc` does), or go outside"
+
+
+def tells_of_others() -> bool:
+    """Whether `/proc` knows processes by the numbers that the kernel's programs see."""
+    try:
+        return own_tgid(PROC) == os.getpid()
+    except OSError:
+        return False
 
 
 def _check_is_there(pid: int) -> Mapping[str, str]:

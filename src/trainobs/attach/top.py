@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -9,10 +10,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainobs.attach.process import Target, look_at, training_processes
+from trainobs.attach.process import (
+    DO_PROC,
+    NO_PROC,
+    Target,
+    look_at,
+    tells_of_others,
+    training_processes,
+)
 from trainobs.attach.run import AttachedRun, loaded
 from trainobs.core.abi import SLOTS, Event, FileClass, Op, Phase, Role
-from trainobs.core.errors import TrainobsError
+from trainobs.core.errors import AttachError, TrainobsError
+from trainobs.host.procfs import PROC
 from trainobs.probes.shared import SharedProbes
 from trainobs.steps.rule import PATIENCE_S, SEVERAL, Rule, rule_for
 
@@ -165,6 +174,8 @@ class Machine:
     """
 
     def __init__(self, find: Callable[[], list[Target]] = training_processes) -> None:
+        if not tells_of_others():
+            raise AttachError("cannot look for training processes", NO_PROC, DO_PROC)
         self._find = find
         self._probes = loaded(SharedProbes)
         self._watched: dict[int, WatchedProcess] = {}
@@ -229,6 +240,18 @@ class Machine:
     def _drop(self, tgid: int) -> None:
         self._watched.pop(tgid).run.end("not recorded")
         self._free.append(self._slots.pop(tgid))
+
+
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""That of the machine: PROC_PID_INIT_INO in include/linux/proc_ns.h, the same in all kernels."""
+
+
+def whose() -> str:
+    """Whose processes this one sees, in words."""
+    if os.geteuid() != 0:
+        return "yours"
+    is_first = os.readlink(PROC / "self" / "ns" / "pid") == _FIRST_NAMESPACE
+    return "this machine" if is_first else "this container"
 
 
 def watch(*, once: bool) -> Iterator[list[dict[str, Any]]]:

@@ -8,6 +8,12 @@ from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
 
+_FIRST_NAMESPACE = "cgroup:[4026531835]"
+"""That of the machine: PROC_CGROUP_INIT_INO in include/linux/proc_ns.h, the same in all kernels."""
+
+_MEMORY_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")
+"""Files of version 2 and 1 of control groups. Beyond `high` pages are taken away at once."""
+
 
 def host_facts(
     proc: Path = Path("/proc"), cgroup: Path = CGROUP, tgid: int | None = None
@@ -22,11 +28,10 @@ def host_facts(
     Returns:
         hostname, kernel (release), machine (architecture), python (version), cpu_count (online
         CPUs), usable_cpu_count (allowed by affinity), cpu_quota (CPUs' worth of time that the
-        cgroup allows, the tightest on the way to the root), memory_bytes (of the machine),
-        local_world_size (ranks of the job on this machine, where the launcher says so).
-
-    Notes:
-        Inside a container without a cgroup namespace the limits above it are not visible.
+        cgroup allows, the tightest on the way to the root), cpu_groups_hidden (whether there may be
+        others on that way that are not seen from here), memory_bytes (of the machine),
+        memory_limit_bytes (less than that, if its cgroups allow less), local_world_size (ranks of
+        the job on this machine, where the launcher says so).
     """
     return {
         "hostname": platform.node(),
@@ -36,7 +41,9 @@ def host_facts(
         "cpu_count": os.cpu_count(),
         "usable_cpu_count": usable_cpus(tgid or 0),
         "cpu_quota": cpu_quota(proc, cgroup, tgid),
+        "cpu_groups_hidden": _are_hidden(proc, cgroup, tgid),
         "memory_bytes": _memory_bytes(),
+        "memory_limit_bytes": _memory_limit(proc, cgroup, tgid),
         "local_world_size": _local_world_size() if tgid is None else None,
     }
 
@@ -61,6 +68,24 @@ def _memory_bytes() -> int | None:
         return None
 
 
+def _are_hidden(proc: Path, mount: Path, tgid: int | None) -> bool:
+    """Whether groups of a process for CPU time, or some of those above, cannot be seen."""
+    try:
+        is_first = os.readlink(proc / "self" / "ns" / "cgroup") == _FIRST_NAMESPACE
+    except OSError:
+        is_first = False
+    leaf = next(iter(cgroups(proc, mount, "cpu", tgid)), None)
+    return not is_first or leaf is None or not (leaf / "cpu.stat").exists()
+
+
+def _memory_limit(proc: Path, mount: Path, tgid: int | None) -> int | None:
+    """The tightest limit on the way to the root; one beyond the machine's memory is none."""
+    files = [one / name for one in cgroups(proc, mount, "memory", tgid) for name in _MEMORY_LIMITS]
+    limits = [limit for file in files if (limit := _number(file)) is not None]
+    tightest, machine = min(limits, default=None), _memory_bytes()
+    return None if tightest is None or (machine and tightest >= machine) else tightest
+
+
 def cpu_quota(proc: Path, mount: Path, tgid: int | None) -> float | None:
     """CPUs' worth of time that the cgroups of a process allow; None: any. See `host_facts`."""
     quotas = [quota for folder in cgroups(proc, mount, "cpu", tgid) if (quota := _quota(folder))]
@@ -73,7 +98,9 @@ def cgroups(proc: Path, mount: Path, controller: str, tgid: int | None = None) -
     Without `tgid` they are those of this process.
 
     Source: Documentation/admin-guide/cgroup-v2.rst; lines of `/proc/self/cgroup` are
-    `id:controllers:path`, with id 0 and no controllers for version 2.
+    `id:controllers:path`, with id 0 and no controllers for version 2. A group beyond the root of
+    this process's cgroup namespace is shown from there, as `/../other` (cgroup_namespaces(7)):
+    none of its folders can be seen, for the root is another group.
     """
     try:
         lines = (proc / str(tgid or "self") / "cgroup").read_text().splitlines()
@@ -83,10 +110,19 @@ def cgroups(proc: Path, mount: Path, controller: str, tgid: int | None = None) -
     for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         if controllers and controller not in controllers.split(","):
             continue
+        if ".." in path.split("/"):
+            continue
         root = mount / controllers
         leaf = root / path.lstrip("/")
         folders += [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(root))]
     return folders
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None  # no such controller here, or "max"
 
 
 def _quota(folder: Path) -> float | None:

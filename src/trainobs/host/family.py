@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from trainobs.host.procfs import TICK_NS, ProcFile, parse_stat, read_bytes
+from trainobs.host.procfs import TICK_NS, ProcFile, own_tgid, parse_stat, read_bytes
 from trainobs.host.tree import find_tree, thread_ids
 
 WORKER_NAME = b"pt_data_worker"
@@ -97,7 +97,7 @@ class FamilyWatch:
         self.reading = False
         self.seen_ns = time.monotonic_ns()
         self._proc = proc
-        self._root = int(os.readlink(proc / "self"))
+        self._root = own_tgid(proc)
         self._tree = find_tree(proc)
         self._known: dict[int, ProcessIoFile] = {}
         self._retired: list[ProcFile] = []

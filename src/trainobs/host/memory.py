@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import resource
 
 from trainobs.host.family import WORKER_NAME
-from trainobs.host.procfs import PAGE_BYTES, PROC, Stat, parse_stat, read_bytes
+from trainobs.host.procfs import PAGE_BYTES, PROC, Stat, own_tgid, parse_stat, read_bytes
 from trainobs.host.tree import find_tree
 
 
@@ -32,7 +31,7 @@ class WorkerMemory:
     """
 
     def __init__(self, tgid: int | None = None) -> None:
-        self._root = tgid or int(os.readlink(PROC / "self"))
+        self._root = tgid or own_tgid(PROC)
         self._tree = find_tree(PROC)
         self._tgids: list[int] = []
         self._faults: dict[int, int] = {}

@@ -7,7 +7,7 @@ import resource
 import time
 from pathlib import Path
 
-from trainobs.host.procfs import TICK_NS, read_bytes
+from trainobs.host.procfs import TICK_NS, own_tgid, read_bytes
 from trainobs.host.tree import find_tree
 
 NAME = "sched/others_cpu_ratio"
@@ -37,7 +37,7 @@ class OthersCpu:
         self._proc = proc
         self._tree = find_tree(proc)
         self._tgid = tgid
-        self._root = tgid or os.getpid()
+        self._root = tgid or own_tgid(proc)
         self._tid = tid
         self._cpus: set[int] = set()
         self._last: tuple[int, int, int] | None = None

@@ -72,6 +72,18 @@ def keep(path: Path) -> ProcFile | None:
         return None
 
 
+def own_tgid(proc: Path) -> int:
+    """The number by which `/proc` knows this process.
+
+    It is another one than `os.getpid()` where the process is in a PID namespace of its own and
+    `/proc` is the one that was mounted outside of it.
+
+    Raises:
+        OSError: there is no `/proc`, or it does not show this process.
+    """
+    return int(os.readlink(proc / "self"))
+
+
 class Stat(NamedTuple):
     """What is used of `/proc/PID/stat`.
 

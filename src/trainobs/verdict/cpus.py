@@ -71,7 +71,9 @@ def contention(now: Situation) -> Cause:
     if cpus is None or any(map(isnan, waits)):  # there may be more that wait than is known of
         return Cause.CPU
     all_cpus = facts.all_cpus or cpus
-    if not isnan(taken) and taken * all_cpus >= 0.8 * min(waiting, all_cpus):
+    # Where CPUs are idle, what keeps threads from them may be a quota that nobody here can see.
+    suspects_others = is_full(now) or not facts.quota_hidden
+    if suspects_others and not isnan(taken) and taken * all_cpus >= 0.8 * min(waiting, all_cpus):
         return Cause.OTHERS
     crowd = CROWD * (facts.most_cpus or cpus)
     if known(now.ns("sched/thread_runqueue_ns")) >= crowd * now.parts.step:

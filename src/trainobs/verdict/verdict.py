@@ -118,7 +118,8 @@ class Facts:
         most_cpus: the most that it ever might, without a quota, if that or the quota changed as the
             run went on; None: neither did.
         quota: whether a quota of a control group is what limits it.
-        memory_bytes: memory of the machine for each of its ranks; None: unknown.
+        quota_hidden: whether there may be another, of a group that the run does not see.
+        memory_bytes: what each rank on the machine may have of its memory; None: unknown.
         workers: worker processes of the training loader, 0 for none; None: unknown.
         prefetch: batches that each of them may be ahead.
         tensors: in a batch, at least, where all such loaders have as many; None: unknown.
@@ -146,6 +147,7 @@ class Facts:
     all_cpus: float | None = None
     most_cpus: float | None = None
     quota: bool = False
+    quota_hidden: bool = False
     memory_bytes: float | None = None
     workers: int | None = None
     prefetch: int = 2
@@ -291,7 +293,8 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         all_cpus=_usable_cpus({**host, "cpu_quota": None}, ranks_here),
         most_cpus=most / ranks_here if most else None,
         quota=bool(quota and (not usable or quota < usable)),
-        memory_bytes=host["memory_bytes"] / ranks_here if host.get("memory_bytes") else None,
+        quota_hidden=bool(host.get("cpu_groups_hidden")),
+        memory_bytes=_memory_bytes(host, ranks_here),
         workers=workers,
         prefetch=loader.get("prefetch_factor") or 2,
         tensors=_tensors(loaders),
@@ -365,4 +368,10 @@ def _usable_cpus(host: Mapping[str, Any], ranks_here: int) -> float | None:
     """
     limits = [host.get(key) for key in ("usable_cpu_count", "cpu_quota", "cpu_count")]
     known = [float(limit) for limit in limits if limit]
+    return min(known) / ranks_here if known else None
+
+
+def _memory_bytes(host: Mapping[str, Any], ranks_here: int) -> float | None:
+    """Memory of this rank: what its control groups leave of the machine's, shared as CPUs are."""
+    known = [host[key] for key in ("memory_bytes", "memory_limit_bytes") if host.get(key)]
     return min(known) / ranks_here if known else None
