@@ -30,6 +30,7 @@ def observed(run_dir: Path, scale: float = 1.0, others: float = 0.125, **facts: 
     table = busy_run(STEPS)
     columns = {name: column * scale for name, column in table.columns.items()}
     columns["sched/others_cpu_ratio"] = np.full(STEPS, others)
+    columns["io/checkpoint_write_bytes"] = np.full(STEPS, 1e6)  # in the step that saves, too
     epoch = (np.arange(STEPS) // 20).astype(np.int32)
     settings = {"loader_workers": 4, "torch": "2"}
     write(
