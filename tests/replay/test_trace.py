@@ -10,6 +10,8 @@ from trainobs.core.errors import TrainobsError
 from trainobs.replay.changes import KNOWN, Change, with_changes
 from trainobs.replay.handover import Draw
 from trainobs.replay.metric_columns import BATCH
+from trainobs.replay.parsing import parse_together
+from trainobs.replay.predict import Replay
 from trainobs.replay.trace import FEWEST, NEEDED, Trace, trace_of
 
 
@@ -45,6 +47,54 @@ def test_a_trace_is_what_the_record_says_without_what_comes_of_it():
     assert trace.hand.receive == pytest.approx(1 * MS)
     assert trace.hand.feed == pytest.approx(1 * MS)
     assert step_ms(trace) == pytest.approx(28, rel=0.03), "on its way while the next is made"
+
+
+def accumulated(columns: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+    """The same with so many batches in a step, of each of which is true what is of one."""
+    whole = ("begin_ns", "end_ns", "ratio")
+    more = {n: c if n.endswith(whole) else c * count for n, c in columns.items()}
+    return more | {"batch/count": np.full(STEPS, float(count))}
+
+
+ITSELF = {"loader/wait_ns": 29 * MS, "step/duration_ns": 49 * MS, "sched/wait_offcpu_ns": 0.0}
+
+
+@pytest.mark.parametrize(("workers", "made"), [(0, ITSELF), (1, {}), (2, {"batch/end_ns": 1.0})])
+def test_a_step_of_several_batches_is_replayed_batch_by_batch(workers, made):
+    facts = {"workers": workers, "tensors": 20, "draw": Draw(1 * MS, 0.0), "cpus": 4.0}
+    columns = record(**{"batch/compute_ns": 28 * MS * max(1, workers)} | made)
+    single, several = (traced(one, **facts) for one in (columns, accumulated(columns, 8)))
+    assert several.cpu.mean() == pytest.approx(single.cpu.mean())
+    assert several.make_cpu.mean() == pytest.approx(single.make_cpu.mean())
+    assert several.hand == single.hand
+    assert several.step_ns == pytest.approx(8 * single.step_ns)
+    for change in ("workers=0", "workers=1", "workers=3", "transform=0.5", "sampler=0.5"):
+        alone, together = (
+            Replay(one, one.step_ns).predict(parse_together([change])) for one in (single, several)
+        )
+        assert together.gain == pytest.approx(alone.gain, rel=0.02), change
+        assert together.low == pytest.approx(8 * alone.low, rel=0.02)
+
+
+def test_what_the_first_step_of_a_pass_takes_longer_is_for_its_first_batches():
+    columns = accumulated(record(), 4)
+    epochs = np.arange(STEPS) // 10
+    columns["batch/compute_ns"][::10] += 60 * MS
+    trace = trace_of(columns, epochs, workers=2, prefetch=2, cpus=2.0, most_cpus=2.0)
+    begin = int(np.flatnonzero(trace.is_first)[0])
+    assert trace.make_cpu[begin : begin + 5] / MS == pytest.approx([58, 58, 28, 28, 28])
+    assert len(np.flatnonzero(trace.is_first)) == 11
+    assert not trace.tells_opening, "nobody knows which batch it was"
+
+
+@pytest.mark.parametrize(("asleep", "concurrency"), [(0, 1.0), (8, 1.0), (28, 1.3), (60, 2.0)])
+def test_of_several_batches_it_is_known_on_average_how_many_makers_sleep(asleep, concurrency):
+    """Shares of the time of two workers: of 60 ms in a batch's 30, both all the time."""
+    columns = accumulated(record(**{"batch/device_ns": asleep * MS}), 4)
+    found = traced(columns, workers=2).concurrency[0]
+    share = min(1.0, asleep / 60)
+    assert found == pytest.approx(max(1.0, 2 * share / (1 - (1 - share) ** 2 or 1)), rel=1e-6)
+    assert found == pytest.approx(concurrency, rel=0.2)
 
 
 def ready(**changed: float) -> dict[str, np.ndarray]:

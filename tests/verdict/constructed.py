@@ -28,6 +28,7 @@ COMPUTING = {
     "sched/worker_runqueue_ns": 0.0,
     "sched/others_cpu_ratio": 0.02,
     "net/sent_bytes": 0.0,
+    "batch/count": 1.0,
 }
 
 IN_STEP = {

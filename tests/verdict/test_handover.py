@@ -166,3 +166,23 @@ def test_to_take_a_batch_over_is_no_fetch():
     computed = {"sched__worker_cpu_ns": 2 * MS, "batch__made_compute_ns": 0.0}
     verdict = verdict_on(**short | none | parts, **computed, sched__wait_offcpu_ns=0.5 * MS)
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, Cause.HANDOVER)
+
+
+@pytest.mark.parametrize(("batches", "kind"), [(1.0, VerdictKind.LOADER), (8.0, None)])
+def test_to_take_over_many_batches_costs_no_more_than_each_of_them(batches, kind):
+    """1.2 ms each of 8, in a step of 33 ms."""
+    taken = split(handover=9.6) | {"loader__wait_ns": 9.6 * MS, "sched__wait_offcpu_ns": 0.4 * MS}
+    work = {"phase__forward_ns": 13 * MS, "phase__backward_ns": 10 * MS, "phase__optimizer_ns": 0.0}
+    made = {"batch__compute_ns": 8 * MS, "batch__made_compute_ns": 8 * MS}
+    made |= {"sched__worker_cpu_ns": 14 * MS, "sched__main_offcpu_ns": 0.4 * MS}
+    verdict = verdict_on(**taken, **work, **made, batch__count=batches)
+    assert verdict.cause is (Cause.FETCH if batches == 1 else None)
+    assert (verdict.kind is VerdictKind.LOADER) is (kind is VerdictKind.LOADER)
+
+
+def test_a_sampler_is_asked_for_each_of_many_batches():
+    facts = replace(TWO_CPUS, workers=0, draw=Draw(3 * MS, 0.0))
+    asked = split(compute=25.6) | {"loader__wait_ns": 25.6 * MS, "batch__compute_ns": 25.6 * MS}
+    asked |= {"sched__wait_offcpu_ns": 0.0}
+    assert verdict_on(facts, **asked, batch__count=8.0).cause is Cause.SAMPLER
+    assert verdict_on(facts, **asked, batch__count=1.0).cause is Cause.TRANSFORM

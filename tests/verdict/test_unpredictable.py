@@ -19,7 +19,7 @@ ITSELF = (
 )
 
 
-STEP_NS = 15 * MS
+MEAN = dict.fromkeys(INPUTS, np.nan) | {"step/duration_ns": 15 * MS}
 
 
 def sample(*, epochs: bool = True, **ms: tuple[float, float]) -> Sample:
@@ -35,7 +35,7 @@ def sample(*, epochs: bool = True, **ms: tuple[float, float]) -> Sample:
 
 
 def why(made: Sample) -> str | None:
-    return unpredictable(TWO_CPUS, made, STEP_NS).get("workers")
+    return unpredictable(TWO_CPUS, made, MEAN).get("workers")
 
 
 @pytest.mark.parametrize("what", ["batch__compute_ns", "batch__sleep_ns"])
@@ -67,8 +67,8 @@ def test_a_fall_that_is_no_matter_to_the_step_is_none():
 
 def test_of_a_run_without_batches_nothing_is_said():
     nothing = sample(batch__compute_ns=(np.nan, np.nan))
-    assert unpredictable(replace(TWO_CPUS, draw=NO_DRAW), nothing, STEP_NS) == {}
-    changed = unpredictable(replace(TWO_CPUS, most_cpus=4.0, draw=NO_DRAW), nothing, STEP_NS)
+    assert unpredictable(replace(TWO_CPUS, draw=NO_DRAW), nothing, MEAN) == {}
+    changed = unpredictable(replace(TWO_CPUS, most_cpus=4.0, draw=NO_DRAW), nothing, MEAN)
     assert changed.keys() == {"workers", "threads", "cpus", "others"}
 
 
@@ -82,10 +82,10 @@ def test_of_a_run_without_batches_nothing_is_said():
     ],
 )
 def test_a_sampler_that_is_not_known_is_not_predicted(known, sampler, workers):
-    found = unpredictable(replace(TWO_CPUS, **known), sample(), STEP_NS)
+    found = unpredictable(replace(TWO_CPUS, **known), sample(), MEAN)
     assert ("sampler" in found) == (sampler is not None)
     assert found.get("sampler", "").startswith(sampler or "")
     assert ("workers" in found) == workers
     assert not {"transform", "latency"} & found.keys()
-    alone = unpredictable(replace(TWO_CPUS, workers=0, **known), sample(), STEP_NS)
+    alone = unpredictable(replace(TWO_CPUS, workers=0, **known), sample(), MEAN)
     assert ("transform" in alone) == ("latency" in alone) == workers

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.step_time import TAKING
+from trainobs.analysis.step_work import work_of
 from trainobs.core import labels
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.catalogue.named import named_phase
@@ -103,7 +104,8 @@ class RunMeans:
             of_steps[WAITED_OFF_CPU] = np.where(np.isfinite(off), off, np.nanmean(off))
         means = cls(of_steps)
         if {STEP, LOADER, WAITED_OFF_CPU} <= means.of.keys():
-            means.of[TAKING] = _taking(means.of, facts_from(run.info).workers)
+            workers, batches = facts_from(run.info).workers, work_of(run).at_least_one
+            means.of[TAKING] = _taking(means.of, workers, batches)
         return means
 
 
@@ -117,13 +119,13 @@ def _means(values: Floats) -> Means:
     return Means(float(values.mean()), halves, blocks)
 
 
-def _taking(of: Mapping[str, Means], workers: int | None) -> Means:
-    """What taking any batch over costs the training thread."""
+def _taking(of: Mapping[str, Means], workers: int | None, batches: float) -> Means:
+    """What taking batches over costs the training thread."""
     step, wait, off = of[STEP], of[LOADER], of[WAITED_OFF_CPU]
     return Means(
-        taken_over(step.all, wait.all, off.all, workers),
-        taken_over(step.halves, wait.halves, off.halves, workers),
-        taken_over(step.blocks, wait.blocks, off.blocks, workers),
+        taken_over(step.all, wait.all, off.all, workers, batches),
+        taken_over(step.halves, wait.halves, off.halves, workers, batches),
+        taken_over(step.blocks, wait.blocks, off.blocks, workers, batches),
     )
 
 

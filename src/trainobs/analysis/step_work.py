@@ -42,6 +42,11 @@ class StepWork(NamedTuple):
     in_pass: int | None = None
     usual: float | None = None
 
+    @property
+    def at_least_one(self) -> float:
+        """`batches`, or 1 where nobody counted them."""
+        return max(1.0, self.batches or 1.0)
+
     def told(self) -> str:
         """In words."""
         of = f" of {' or '.join(map(quantity, self.batch_sizes))}" if self.batch_sizes else ""

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
 from trainobs.analysis.observed import observed_by
+from trainobs.analysis.step_work import work_of
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import METRICS, STEP_METRICS, named_phase_metric
 from trainobs.core.catalogue.named import metric_of_phase, named_phase
@@ -230,7 +231,8 @@ class RunView:
         """As verdicts take it; None where no worker makes batches that would be taken over."""
         if not facts_from(self.run.info).workers:
             return None
-        return {"label": TAKING, "ns": TAKEN_NS, "share": TAKEN_SHARE}
+        most = TAKEN_NS * work_of(self.run).at_least_one
+        return {"label": TAKING, "ns": most, "share": TAKEN_SHARE}
 
     def _no_such(self, path: str) -> RunLogError:
         return RunLogError(

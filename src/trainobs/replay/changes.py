@@ -257,8 +257,8 @@ def _threads(trace: Trace, value: float) -> tuple[Trace, ...]:
         found = "the number of torch's threads is not in the record"
     elif max(now, count) > trace.most_cpus:
         found = f"{max(now, count)} threads for {trace.most_cpus:g} CPUs"
-    elif trace.queued > QUEUED * trace.step_ns:
-        share = percent(trace.queued / trace.step_ns)
+    elif trace.queued * trace.batches > QUEUED * trace.step_ns:
+        share = percent(trace.queued * trace.batches / trace.step_ns)
         found = f"CPUs are short: the training thread waited for one for {share} of the step"
     if found:
         do = "try it (torch.set_num_threads), and compare: trainobs compare OLD NEW"

@@ -113,8 +113,8 @@ def handover_of(
     )
 
 
-def taking_tensors(handing: float, tensors: int) -> float:
-    """CPU time that the training thread takes to take over the tensors of a batch, surely.
+def taking_tensors(handing: float, tensors: float) -> float:
+    """CPU time that the training thread takes to take over so many tensors, surely.
 
     Where there are many, as much as the worker computes to hand them over: they ask and answer in
     turn. But no more than was ever seen.

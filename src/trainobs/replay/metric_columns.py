@@ -20,7 +20,10 @@ NEEDED = (STEP, WAIT, "sched/wait_offcpu_ns", "sched/work_offcpu_ns", "sched/wor
 BATCH_TIMES = ("compute_ns", "device_ns", "sleep_ns", "cpu_wait_ns")
 BATCH_MARKS = ("begin_ns", "end_ns", "fetch_begin_ns", "fetch_end_ns")
 BATCH_BYTES = ("received_bytes", "handed_bytes")
-BATCH = tuple(f"batch/{name}" for name in (*BATCH_TIMES, *BATCH_MARKS, *BATCH_BYTES))
+COUNT = "batch/count"
+"""How many batches a step got: several, where it accumulates their gradients."""
+
+BATCH = (COUNT, *(f"batch/{name}" for name in (*BATCH_TIMES, *BATCH_MARKS, *BATCH_BYTES)))
 """Of the batches of a step: times and bytes added up, begin and end of the last one."""
 
 KEPT = "batch/kept_ns"

@@ -68,7 +68,7 @@ class Replay:
 
     Args:
         trace: of the run, or of a sample of it.
-        run_ns: time of a step, over all of the run.
+        run_ns: time of a step, over all of the run; its batches may be several.
         unknown: changes that the trace tells too little of: name -> why.
 
     Attributes:
@@ -127,8 +127,8 @@ class Replay:
 
     def _mean(self, trace: Trace, model: Model) -> float:
         cpus = trace.most_cpus if model.yielding else trace.cpus
-        steps = simulate(replace(trace, cpus=cpus), shared=model.shared)
-        return float(steps[self.trace.settled].mean())
+        times = simulate(replace(trace, cpus=cpus), shared=model.shared)
+        return self.trace.batches * float(times[self.trace.settled].mean())
 
     def _off(self, model: Model) -> float:
         return abs(self._base[model] / self.trace.step_ns - 1.0)

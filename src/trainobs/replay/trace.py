@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.replay.by_batch import by_batch, counts_of
 from trainobs.replay.handover import NO_DRAW, NOTHING, Draw, Handover, handover_of
 from trainobs.replay.metric_columns import (
     BATCH_TIMES,
     CHECKPOINT,
+    COUNT,
     NEEDED,
     READ,
     START,
@@ -42,7 +44,10 @@ COVERAGE = 0.60
 class Trace:
     """Consecutive steps of a run; arrays of shape (n,), in ns.
 
+    Of steps that get several batches these are of batches, each with its part of the step.
+
     Attributes:
+        batches: that a step gets, on average.
         cpu: what the training thread computed outside the loader, checkpoints and validation.
         away: how long it slept there.
         queued: how long it waited for a CPU there, on average.
@@ -110,6 +115,7 @@ class Trace:
     opening: tuple[float, float] = (0.0, 0.0)
     others_read: float = 0.0
     is_paced: bool = False
+    batches: float = 1.0
 
     def __len__(self) -> int:
         return len(self.step)
@@ -121,8 +127,8 @@ class Trace:
 
     @property
     def step_ns(self) -> float:
-        """Measured time of a step, after the first ones."""
-        return float(self.step[self.settled].mean())
+        """Measured time of a step, with all its batches, after the first ones."""
+        return self.batches * float(self.step[self.settled].mean())
 
 
 def trace_of(
@@ -159,13 +165,19 @@ def trace_of(
     enough = len(epochs) >= FEWEST and all(known(columns, name) > 0.9 for name in NEEDED)
     if not enough or any(known(columns, f"batch/{name}") < 0.9 for name in BATCH_TIMES):
         return None
+    counts = counts_of(columns, len(epochs))
+    are_single = bool((counts == 1).all())
+    paced = is_paced(_whole(columns["batch/device_ns"]), columns[STEP])
+    opening = _opening(first_batch, columns, workers)
+    columns = by_batch(columns, counts, _begins(epochs), workers)
+    epochs = np.repeat(epochs, counts)
     made = {name: _whole(columns[f"batch/{name}"]) for name in BATCH_TIMES}
     get = {name: _zeros(columns, name, len(epochs)) for name in USED}
     made = made if workers else _without_draw(made, draw)
     cpu, off = _of_main(get, made, draw, workers)
     other = get[START] - get[STARTING_WORKERS]
     is_split = known(columns, STARTING_WORKERS) > 0.9  # not in older runs
-    is_first = np.diff(epochs, prepend=epochs[0]) != 0
+    is_first = _begins(epochs)
     side = float(get["sched/thread_cpu_ns"].sum() / max(1.0, cpu.sum()))
     away = np.maximum(0.0, off - get["sched/work_runqueue_ns"])
     return Trace(
@@ -183,8 +195,8 @@ def trace_of(
         start=_in_each(is_first, get[START]),
         other_start=(_in_each(is_first, other) if is_split else 0.0, _in_each(is_first, other)),
         has_new_workers=has_new_workers,
-        tells_opening=has_new_workers and tells_opening,
-        opening=_opening(first_batch, columns),
+        tells_opening=has_new_workers and tells_opening and are_single,
+        opening=opening,
         hand=handover_of(columns, get, made, draw, tensors, ~is_first) if workers else NOTHING,
         draw=draw,
         tensors=tensors,
@@ -195,23 +207,33 @@ def trace_of(
         side=side,
         threads=threads,
         concurrency=(
-            _concurrency(columns, made["device_ns"]),
-            _concurrency(columns, made["sleep_ns"]),
+            _concurrency(columns, made["device_ns"], workers, are_single),
+            _concurrency(columns, made["sleep_ns"], workers, are_single),
         ),
         handed_bytes=mean(columns.get("batch/handed_bytes")),
         reads_directly=bool(get[READ[1]].sum() > 0.5 * get[READ[0]].sum()),
         others_read=others_read(columns, made, workers),
-        is_paced=is_paced(made["device_ns"], get[STEP]),
+        is_paced=paced,
+        batches=float(counts.mean()),
         step=get[STEP],
     )
 
 
+def _begins(epochs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whether each is the first of an epoch, but for the first of all."""
+    return np.diff(epochs, prepend=epochs[0]) != 0
+
+
 def _opening(
-    first_batch: Mapping[str, float], columns: Mapping[str, Floats]
+    first_batch: Mapping[str, float], columns: Mapping[str, Floats], workers: int
 ) -> tuple[float, float]:
-    """What the first batch took beyond what is usual; nothing where nobody knows."""
+    """What the first batch took beyond what is usual; nothing where nobody knows.
+
+    Where a step gets several, those of several workers did.
+    """
+    makers = max(1.0, min(workers, first_batch.get(COUNT, 1.0)))
     cpu, sleep = (
-        max(0.0, first_batch.get(name, 0.0) - float(np.nanmedian(columns[name])))
+        max(0.0, first_batch.get(name, 0.0) - float(np.nanmedian(columns[name]))) / makers
         for name in ("batch/compute_ns", "batch/sleep_ns")
     )
     return cpu, sleep
@@ -256,8 +278,18 @@ def _whole(column: Floats) -> Floats:
     return np.where(np.isfinite(column), column, np.nanmedian(column))
 
 
-def _concurrency(columns: Mapping[str, Floats], asleep_ns: Floats) -> float:
-    """Mean number of batches whose makers sleep while any does; at least 1."""
+def _concurrency(
+    columns: Mapping[str, Floats], asleep_ns: Floats, workers: int, are_single: bool
+) -> float:
+    """Mean number of batches whose makers sleep while any does; at least 1.
+
+    Of steps with several batches it is known when the last was made. There workers are taken to
+    sleep whatever the others do.
+    """
+    if not are_single:
+        share = float(asleep_ns.sum() / columns[STEP].sum()) / max(1, workers)
+        any_share = 1.0 - (1.0 - min(1.0, share)) ** workers
+        return max(1.0, workers * share / any_share) if any_share else 1.0
     begin, end = columns["batch/begin_ns"], columns["batch/end_ns"]
     known = np.isfinite(begin) & np.isfinite(end) & (asleep_ns > 0)
     begin, end = begin[known], end[known]

@@ -204,7 +204,8 @@ def _fewer_tensors(now: Situation) -> _Found:
     tensors, size = now.facts.tensors or 0, now.ns("batch/handed_bytes")
     if tensors < MANY_TENSORS or isnan(size):
         return
-    handed = min(handed_over(now), MOST_TENSOR_NS * tensors) - HAND_NS_PER_BYTE[1] * size
+    most = MOST_TENSOR_NS * tensors * now.batches
+    handed = min(handed_over(now), most) - HAND_NS_PER_BYTE[1] * size
     share = min(0.99, max(0.0, handed) / now.parts.step)
     text = f"put what is in the {tensors} tensors of a batch into a few"
     yield Advice(text, (1 / (1 - PART * share), None), {"tensors_per_batch": 1})

@@ -8,7 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.records import UNKNOWN, StepTable
-from trainobs.replay.metric_columns import BATCH, BATCH_BYTES, BATCH_MARKS, BATCH_TIMES, Floats
+from trainobs.replay.metric_columns import (
+    BATCH,
+    BATCH_BYTES,
+    BATCH_MARKS,
+    BATCH_TIMES,
+    COUNT,
+    Floats,
+)
 from trainobs.verdict.kept import kept_columns
 from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, LOADERS
 
@@ -95,6 +102,8 @@ def batch_columns(
             column[at] = 0.0
             np.add.at(column, at, values)
         columns[f"batch/{name}"] = column
+    columns[COUNT] = np.full(len(steps), np.nan)
+    columns[COUNT][at] = np.bincount(at, minlength=len(steps))[at]
     given = np.unique(loader * len(steps) + at) % len(steps)
     columns[LOADERS] = np.full(len(steps), np.nan)
     columns[LOADERS][at] = np.bincount(given, minlength=len(steps))[at]

@@ -180,7 +180,7 @@ def _split(now: Situation) -> Candidates:
     draw = drawn(now)
     if not now.facts.workers:  # the training thread asks the sampler as it makes them
         compute, slept = compute - draw.cpu, max(0.0, slept - draw.away)
-        if are_uneven(now.facts, now.parts.step):
+        if are_uneven(now.facts, now.mean):
             compute = slept = nan
     why = asleep.cause_of(now)
     lacked = known(now.ns("sched/wait_runqueue_ns")) if now.facts.workers else 0.0

@@ -5,15 +5,19 @@ from __future__ import annotations
 from math import isnan
 
 from trainobs.replay.handover import NO_DRAW, Draw, taking_tensors
-from trainobs.replay.metric_columns import KEPT
+from trainobs.replay.metric_columns import COUNT, KEPT
 from trainobs.verdict import asleep, kept
 from trainobs.verdict import metric_names as names
-from trainobs.verdict.parts import TAKEN_NS, Situation, known
+from trainobs.verdict.parts import TAKEN_NS, Mean, Situation, batches_of, known
 from trainobs.verdict.verdict import Facts
 
 FETCHES_NS = 3e6
-"""CPU time of the training thread in a wait from which on it does more than take a batch over (1.1
-to 2.1 ms in the cases of docs/verdicts.md): a sampler computes, or there are very many tensors."""
+"""CPU time of the training thread in the wait for a batch from which on it does more than take it
+over (1.1 to 2.1 ms in the cases of docs/verdicts.md): a sampler computes, or there are very many
+tensors."""
+
+UNCOUNTED = 16
+"""Batches that a step may get where nobody counts them."""
 
 UNEVEN = 0.05
 """Share of the step from which on draws of very different times are a matter to it."""
@@ -57,13 +61,13 @@ def _own(now: Situation) -> float:
 
 
 def drawn(now: Situation) -> Draw:
-    """What the sampler takes of the training thread, as far as that is known."""
-    return now.facts.draw or NO_DRAW
+    """What the sampler takes of the training thread in a step, as far as that is known."""
+    return Draw(*(now.batches * ns for ns in now.facts.draw or NO_DRAW))
 
 
-def are_uneven(facts: Facts, step_ns: float) -> bool:
+def are_uneven(facts: Facts, mean: Mean) -> bool:
     """Whether nobody knows what the sampler takes, and it may be much of a step."""
-    return facts.uneven_draw_ns >= UNEVEN * step_ns
+    return facts.uneven_draw_ns * batches_of(mean) >= UNEVEN * mean[names.STEP]
 
 
 def _handing(now: Situation) -> float:
@@ -93,11 +97,12 @@ def fetched(now: Situation) -> float:
     computed -= known(now.ns(names.START)) if now.facts.has_new_workers else 0.0
     if now.facts.workers is None:  # it may make the batches itself
         return max(0.0, computed)
-    if not now.facts.workers or computed < FETCHES_NS:
+    batches = UNCOUNTED if isnan(now.ns(COUNT)) else now.batches
+    if not now.facts.workers or computed < FETCHES_NS * batches:
         return 0.0
-    return max(0.0, computed - TAKEN_NS - _taking_tensors(now))
+    return max(0.0, computed - TAKEN_NS * batches - _taking_tensors(now))
 
 
 def _taking_tensors(now: Situation) -> float:
-    """CPU time that the training thread takes to take over the tensors of a batch, surely."""
-    return taking_tensors(_handing(now), now.facts.tensors or 0)
+    """CPU time that the training thread takes to take over the tensors of a step, surely."""
+    return taking_tensors(_handing(now), now.batches * (now.facts.tensors or 0))

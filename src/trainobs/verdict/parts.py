@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.replay.metric_columns import COUNT
 from trainobs.replay.predict import Replay
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.verdict import Facts, VerdictKind
@@ -41,8 +42,8 @@ SLEEP_SHOWS = 0.20
 nothing: where collectives run on a GPU the host does not sleep in them."""
 
 TAKEN_NS, TAKEN_SHARE = 1e6, 0.1
-"""What taking over any batch may cost the training thread, in all and of the step: that much is
-nothing to remedy. In a step of 2 ms the whole of 1 ms would be."""
+"""What taking over any batch may cost the training thread, and what those of a step may of the
+step: that much is nothing to remedy. In a step of 2 ms the whole of 1 ms would be."""
 
 HOLDS = 0.5
 """Share of the wait for the interpreter's lock that other threads must have computed meanwhile, or
@@ -135,6 +136,11 @@ class Situation(NamedTuple):
         return self.mean[metric]
 
     @property
+    def batches(self) -> float:
+        """How many batches a step gets; 1 where nobody knows."""
+        return batches_of(self.mean)
+
+    @property
     def knows_phases(self) -> bool:
         """Whether any phase of the steps is known."""
         return _knows_phases(self.mean)
@@ -143,6 +149,11 @@ class Situation(NamedTuple):
 def known(ns: float) -> float:
     """A time, or 0 for one that was not measured."""
     return 0.0 if isnan(ns) else ns
+
+
+def batches_of(mean: Mean) -> float:
+    """How many batches a mean step gets; 1 where nobody knows."""
+    return max(1.0, known(mean[COUNT]))
 
 
 def _knows_phases(mean: Mean) -> bool:
@@ -161,7 +172,9 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     memory = _memory(mean, known(device))
     gil, polled = _interpreter(mean, usual)
     asleep = {name.split("/")[1].removesuffix("_sleep_ns"): mean[name] for name in names.SLEEPS}
-    taken = float(taken_over(step, mean[names.LOADER], mean[names.WAITED_OFF_CPU], facts.workers))
+    batches = batches_of(mean)
+    off = mean[names.WAITED_OFF_CPU]
+    taken = float(taken_over(step, mean[names.LOADER], off, facts.workers, batches))
     is_told = facts.has_accelerator or facts.world_size > 1  # it may be for these
     sees_sleep = not all(isnan(mean[name]) for name in names.SLEEPS)
     unexplained = 0.0 if is_told or sees_sleep else _outside(mean, rare)
@@ -189,7 +202,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
             VerdictKind.NO_CPU: runqueue if is_all else nan,
             VerdictKind.DEVICE: device if is_all else nan,
         },
-        maybe_taking_over=min(TAKEN_NS, TAKEN_SHARE * step) if isnan(taken) else 0.0,
+        maybe_taking_over=_most_taken(step, batches) if isnan(taken) else 0.0,
         other=unmarked + known(mean[names.LOGGING]) + min(0.0, computed),
         garbage=_at_most(max(0.0, step - rare - known(mean[names.LOADER])), garbage),
         runqueue=runqueue,
@@ -204,8 +217,8 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     )
 
 
-def taken_over(step: Times, wait: Times, off: Times, workers: int | None) -> Times:
-    """What taking any batch over cost the training thread, ns: it computed in the wait for it.
+def taken_over(step: Times, wait: Times, off: Times, workers: int | None, batches: float) -> Times:
+    """What taking batches over cost the training thread, ns: it computed in the wait for them.
 
     Without workers nothing is taken over.
 
@@ -214,10 +227,16 @@ def taken_over(step: Times, wait: Times, off: Times, workers: int | None) -> Tim
         wait: its wait for the loader.
         off: of that, off the CPU; NaN if unknown, and then so is the answer.
         workers: of the loader.
+        batches: that a step gets.
     """
-    most = np.minimum(TAKEN_NS, TAKEN_SHARE * step)
+    most = _most_taken(step, batches)
     taken: Times = np.clip(wait - off, 0.0, most) if workers else 0.0 * step
     return taken
+
+
+def _most_taken(step: Times, batches: float) -> Times:
+    most: Times = np.minimum(TAKEN_NS * batches, TAKEN_SHARE * step)
+    return most
 
 
 def stolen(mean: Mean, facts: Facts) -> float:

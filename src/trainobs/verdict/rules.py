@@ -27,6 +27,7 @@ from trainobs.verdict.parts import (
     OVERHEADS,
     RIVAL_COST,
     Situation,
+    batches_of,
     known,
     parts_of,
 )
@@ -59,6 +60,13 @@ FEWEST_STEPS = 6
 
 REPLAYED_WINDOWS = 4
 """Windows of the sample that are replayed: what a replay takes grows with them."""
+
+FEWEST_REPLAYED = 6
+"""Steps of each that are, at least: fewer than all where a step gets several batches, each of which
+takes as long to replay as a step."""
+
+MOST_BATCHES = 64
+"""Batches of a step of which a replay is made."""
 
 SEVERAL = 1.1
 """Loaders that give batches to a step, on average, from which on a run has several: not only in the
@@ -253,6 +261,8 @@ def why_no_replay(facts: Facts, summed: SummedSteps) -> str | None:
         return "a GPU is in use, and what it would do is not replayed"
     if len(summed) and known(summed.mean()[names.LOADERS]) > SEVERAL:
         return "a step gets batches of several loaders or passes, and a replay knows one"
+    if len(summed) and batches_of(summed.mean()) > MOST_BATCHES:
+        return f"a step gets more than {MOST_BATCHES} batches, which takes too long to replay"
     if len(summed) and _sleeps_beside_the_loader(summed.mean(), facts):
         return (
             "the training thread sleeps in its wait for batches that are made (in a sampler, or in "
@@ -298,7 +308,8 @@ def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
     sample = summed.sample()
     count = -(-len(sample.epochs) // WINDOW)
     chosen = np.unique(np.linspace(0, count - 1, min(count, REPLAYED_WINDOWS)).astype(int))
-    rows = np.isin(np.arange(len(sample.epochs)) // WINDOW, chosen)
+    window, at = np.divmod(np.arange(len(sample.epochs)), WINDOW)
+    rows = np.isin(window, chosen) & (at < max(FEWEST_REPLAYED, WINDOW / now.batches))
     trace = trace_of(
         {name: column[rows] for name, column in sample.columns.items()},
         sample.epochs[rows],
@@ -313,7 +324,7 @@ def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
         tells_opening=facts.tells_opening,
         first_batch=summed.first_batch,
     )
-    unknown = unpredictable(facts, sample, mean[names.STEP])
+    unknown = unpredictable(facts, sample, mean)
     return None if trace is None else Replay(trace, mean[names.STEP], unknown)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -33,18 +35,18 @@ _COMPUTED, _SLEPT, _DEVICE = "batch/compute_ns", "batch/sleep_ns", "batch/device
 _READ = "io/data_read_bytes"
 
 
-def unpredictable(facts: Facts, sample: Sample, step_ns: float) -> dict[str, str]:
+def unpredictable(facts: Facts, sample: Sample, mean: Mapping[str, float]) -> dict[str, str]:
     """Name of a change, of `replay.changes.KNOWN` -> why nothing is predicted for it.
 
     Args:
         facts: of the run.
         sample: steps of it.
-        step_ns: time of a step, over all of it.
+        mean: of all steps, name of `INPUTS` -> value.
     """
     found = {} if facts.most_cpus is None else dict.fromkeys(_OF_CPUS, _CPUS_CHANGED)
     if facts.draw is None:
         found["sampler"] = _UNEVEN if facts.uneven_draw_ns else _UNTIMED
-    if are_uneven(facts, step_ns):
+    if are_uneven(facts, mean):
         # The training thread asks the sampler as it makes them.
         making = () if facts.workers else ("transform", "latency")
         found |= dict.fromkeys(("workers", *making), _UNEVEN)
