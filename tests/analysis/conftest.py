@@ -44,6 +44,8 @@ def _steps():
         (0, *CACHE_READ, {"count": 1, "bytes": 1000}),
         (0, *CACHE_MISS, {"count": 1, "bytes": 1000}),
         (1, *CACHE_READ, {"count": 1, "bytes": 3000}),
+        (3, *CACHE_READ, {"count": 1, "bytes": 1000}),
+        (3, *CACHE_MISS, {"count": 1, "bytes": 1000}),
         (2, *READ, {"count": 2, "bytes": 3000, "ns": 500}),
     )
     return batch(

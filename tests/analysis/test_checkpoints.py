@@ -117,3 +117,14 @@ def test_of_many_the_page_shows_those_that_blocked_longest_in_order(tmp_path):
     assert any(line.startswith("Checkpoints: 7, longest 5") for line in lines)
     shown = [line.split()[1] for line in lines if line.startswith("  step ")]
     assert shown == ["0", "2", "4", "5", "6"]
+
+
+def test_a_step_that_enters_the_phase_and_saves_nothing_saved_none(tmp_path):
+    """`with obs.phase("checkpoint"): if step % 3 == 0: save()`."""
+    summary = summary_of(
+        tmp_path,
+        [SETUP, 0, 1, 2, 3],
+        phase__checkpoint_ns=[0, 800, 7e6, 900, 5e6],
+        io__checkpoint_write_bytes=[0, 0, 400, 0, 0],
+    )
+    assert [one["step"] for one in summary["checkpoints"]] == [1, 3], "one in the background"

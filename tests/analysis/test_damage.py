@@ -104,12 +104,12 @@ def test_a_pipe_is_not_waited_for(write_run):
 @pytest.mark.parametrize(
     ("file", "column", "values"),
     [
-        ("kernel-00000", "op", pa.array(["read", "read", "read", "bogus"])),
-        ("kernel-00000", "op", pa.array(["read", "read", "read", None])),
-        ("kernel-00000", "class", pa.array([1, 2, 3, 4])),
-        ("kernel-00000", "count", pa.array(["1"] * 4)),
-        ("kernel-00000", "bytes", pa.array([1, 2, 3, 0.5])),
-        ("kernel-00000", "ns", pa.array([1.0, 2.0, 3.0, float("inf")])),
+        ("kernel-00000", "op", pa.array(["read"] * 5 + ["bogus"])),
+        ("kernel-00000", "op", pa.array(["read"] * 5 + [None])),
+        ("kernel-00000", "class", pa.array([1, 2, 3, 4, 5, 6])),
+        ("kernel-00000", "count", pa.array(["1"] * 6)),
+        ("kernel-00000", "bytes", pa.array([1, 2, 3, 4, 5, 0.5])),
+        ("kernel-00000", "ns", pa.array([1.0, 2.0, 3.0, 4.0, 5.0, float("inf")])),
         ("latency", "role", pa.array(["main", "nobody"])),
         ("latency", "bucket", pa.array([1, 99])),
         ("latency", "bucket", pa.array([1, -1])),

@@ -17,7 +17,7 @@ from trainobs.analysis.one_step import explain
 from trainobs.analysis.summary import summarize
 from trainobs.cli import main
 from trainobs.core.errors import RunLogError
-from trainobs.core.records import BATCH_ROW, SETUP
+from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
 from trainobs.report import brief, one_step
 from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
@@ -34,6 +34,7 @@ def made(for_step: int, worker: int, end_ms: float, took: tuple[int, int, int], 
     row["for_step"], row["worker"], row["number"] = for_step, worker, 5
     row["device_ns"], row["cpu_wait_ns"], row["compute_ns"] = (ms * MS for ms in took)
     row["sleep_ns"] = MS
+    row["fetch_begin_ns"] = row["fetch_end_ns"] = UNKNOWN
     row["end_ns"] = START + end_ms * MS
     row["begin_ns"] = row["end_ns"] - (sum(took) + 1) * MS
     for name, value in more.items():
@@ -143,6 +144,20 @@ def test_a_step_says_what_it_waited_for(run):
     assert (last["device_ns"], last["made_ns"], last["read_bytes"]) == (70 * MS, 81 * MS, 4000)
     assert (last["slowest_file"], last["slowest_ns"]) == ("b.jpg", 55 * MS)
     assert (first["worker"], first["ended_ns"]) == (0, -900 * MS)
+
+
+def test_a_step_has_no_batches_of_steps_with_its_number_in_other_epochs(tmp_path):
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    asked = {"fetch_begin_ns": START + 1, "fetch_end_ns": START + 2}
+    rows = [made(7, 0, 2, (1, 0, 0), **asked)]
+    rows += [made(7, 1, 40_000, (1, 0, 0), fetch_begin_ns=START + 30_000 * MS)]
+    steps = batch([*range(5, 25), *range(5, 25)], step__duration_ns=[1000 * MS] * 40)
+    started = START + 1000 * MS * np.arange(-2, 38)
+    sink.write(replace(steps, start_ns=started, batches=np.array(rows, BATCH_ROW)))
+    sink.flush()
+    (found,) = explain(RunLog.open(tmp_path / "run"), 7)["batches"]
+    assert found["worker"] == 0
 
 
 def test_the_command_answers_for_one_step(run, capsys):

@@ -202,3 +202,32 @@ def test_a_device_that_may_have_a_limit_is_told_from_one_that_takes_its_time():
         trace = traced(record() | {"batch/device_ns": device})
         assert trace is not None
         assert trace.is_paced is is_paced
+
+
+@pytest.mark.parametrize(
+    ("slope", "noise_ms", "even", "may_be"),
+    [
+        (-1.0, 0.5, False, True),  # who computes for longer waits the shorter
+        (0.0, 0.5, False, False),
+        (0.0, 25.0, False, True),  # it cannot be told
+        (0.0, 0.0, True, True),
+    ],
+)
+def test_without_workers_a_device_may_have_a_limit_unless_its_waits_tell(
+    slope, noise_ms, even, may_be
+):
+    random = np.random.default_rng(0)
+    computed = np.full(STEPS, 40 * MS) + (0 if even else random.normal(0, 2 * MS, STEPS))
+    device = np.full(STEPS, 80 * MS) + random.normal(0, noise_ms * MS, STEPS)
+    device[1:] += slope * (computed - computed.mean())[:-1]
+    columns = record(**{"batch/compute_ns": 0.0, "sched/work_offcpu_ns": 0.0})
+    columns |= {"batch/device_ns": device, "loader/wait_ns": device}
+    columns["step/duration_ns"] = device + computed
+    trace = traced(columns, workers=0)
+    assert trace.may_be_paced is may_be
+    predicted = Replay(trace, trace.step_ns)
+    least, most = predicted.predict(parse_together(["workers=2"])).gain
+    assert (least == 1.0) is may_be
+    assert most > 1.5
+    assert predicted.predict(parse_together(["device=2x"])).gain[0] > 1.3
+    assert not traced(columns, workers=1).may_be_paced

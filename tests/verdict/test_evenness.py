@@ -15,6 +15,7 @@ from tests.verdict.constructed import (
     every,
     verdict_on,
 )
+from trainobs.verdict.evenness import when
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import sentence
 from trainobs.verdict.summed_steps import SummedSteps
@@ -41,6 +42,32 @@ def test_slow_steps_are_never_left_out_and_it_is_told_where_they_are(when, waits
     assert verdict.kind is VerdictKind.LOADER
     assert verdict.ns_per_step == pytest.approx(np.mean(waits), rel=0.05)
     assert verdict.when == when
+
+
+@pytest.mark.parametrize(
+    ("waits", "told"),
+    [
+        ([1 * MS] * 300 + [200 * MS] * 200, "since the 301st step"),
+        ([9000 * MS] + [1 * MS] * 199, "in one step alone"),
+    ],
+)
+def test_numbers_that_do_not_tell_which_step_it_is_are_not_told(waits, told):
+    """Of a loop that counts samples, or from 0 again in each epoch."""
+    for numbers in (np.arange(len(waits)) * 32, np.arange(len(waits)) % 50):
+        summed = SummedSteps()
+        made = columns(steps=len(waits), loader__wait_ns=waits)
+        for half in (slice(None, 150), slice(150, None)):
+            part = {name: column[half] for name, column in made.items()}
+            summed.add(part, steps=numbers[half])
+        assert when(summed, ("loader/wait_ns",)) == told
+
+
+def test_of_the_newest_steps_alone_nobody_knows_a_first_epoch():
+    summed = SummedSteps()
+    summed.is_whole = False
+    waits = [200 * MS] * 50 + [1 * MS] * 150
+    summed.add(columns(steps=200, loader__wait_ns=waits), np.arange(200) // 50)
+    assert when(summed, ("loader/wait_ns",)) == "until step 50"
 
 
 def test_what_was_in_the_first_epoch_only_is_told():

@@ -145,7 +145,43 @@ def test_threads_that_may_make_the_batches_are_not_promised_to_cost_nothing():
 def test_fsync_of_a_checkpoint_is_a_cause():
     saving = {"phase__checkpoint_ns": every(8, 800 * MS)}
     assert verdict_on(**saving).cause is None
-    assert verdict_on(**saving, io__fsync_ns=every(8, 700 * MS)).cause is Cause.FSYNC
+    synced, written = every(8, 700 * MS), every(8, 750 * MS)
+    assert verdict_on(**saving, io__main_fsync_ns=synced, io__fsync_ns=synced).cause is Cause.FSYNC
+    assert verdict_on(**saving, io__checkpoint_write_ns=written).cause is Cause.WRITE
+
+
+def test_what_others_sync_or_write_longer_than_a_checkpoint_takes_is_no_cause_of_it():
+    saving = {"phase__checkpoint_ns": every(8, 800 * MS), "io__main_fsync_ns": 0.0}
+    assert verdict_on(**saving, io__fsync_ns=every(8, 700 * MS)).cause is None
+    assert verdict_on(**saving, io__checkpoint_write_ns=every(8, 1600 * MS)).cause is None
+
+
+def test_a_gpu_that_is_always_in_a_phase_hides_what_the_host_waits_for():
+    facts = replace(TWO_CPUS, has_accelerator=True)
+    waiting = {"loader__wait_ns": 300 * MS}
+    step = 399 * MS
+    assert verdict_on(facts, **waiting).kind is VerdictKind.LOADER
+    busy = verdict_on(facts, **waiting, gpu__forward_ns=0.3 * step, gpu__backward_ns=0.6 * step)
+    assert busy.kind is None
+    assert "the GPU is in forward, backward, optimizer or transfer for 9" in busy.abstained_because
+    idle = verdict_on(facts, **waiting, gpu__forward_ns=0.1 * step, gpu__backward_ns=0.1 * step)
+    assert idle.kind is VerdictKind.LOADER
+
+
+def test_in_a_loop_that_marks_no_phase_an_optimizer_that_was_found_marks_itself():
+    unmarked = {"without": MARKS[:2], "phase__other_ns": 95 * MS}
+    assert verdict_on(**unmarked).kind is VerdictKind.COMPUTE
+
+
+def test_what_others_take_of_the_cpus_is_a_share_of_the_time():
+    """Most of it in few long steps."""
+    taken = every(10, 0.9)
+    summed = SummedSteps()
+    summed.add(columns(phase__forward_ns=every(10, 1000 * MS), sched__others_cpu_ratio=taken))
+    mean = summed.mean()["sched/others_cpu_ratio"]
+    lasted = columns(phase__forward_ns=every(10, 1000 * MS))["step/duration_ns"]
+    assert mean == pytest.approx(np.average(taken, weights=lasted))
+    assert mean > 0.3
 
 
 BACKWARD = {"without": MARKS[1:], "phase__forward_ns": 1 * MS}

@@ -19,7 +19,10 @@ ITSELF = (
 )
 
 
-MEAN = dict.fromkeys(INPUTS, np.nan) | {"step/duration_ns": 15 * MS}
+MEAN = dict.fromkeys(INPUTS, np.nan) | {
+    "step/duration_ns": 15 * MS,
+    "sched/others_cpu_ratio": 0.1,
+}
 
 
 def sample(*, epochs: bool = True, **ms: tuple[float, float]) -> Sample:
@@ -70,6 +73,12 @@ def test_of_a_run_without_batches_nothing_is_said():
     assert unpredictable(replace(TWO_CPUS, draw=NO_DRAW), nothing, MEAN) == {}
     changed = unpredictable(replace(TWO_CPUS, most_cpus=4.0, draw=NO_DRAW), nothing, MEAN)
     assert changed.keys() == {"workers", "threads", "cpus", "others"}
+
+
+def test_nothing_is_said_of_workers_where_nobody_knows_what_others_take_of_the_cpus():
+    unknown = MEAN | {"sched/others_cpu_ratio": np.nan}
+    told = unpredictable(TWO_CPUS, sample(), unknown)["workers"]
+    assert told == "nobody knows what other processes take of the CPUs"
 
 
 @pytest.mark.parametrize(

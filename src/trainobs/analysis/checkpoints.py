@@ -25,6 +25,9 @@ _SUMMED = {
     "fsync_ns": "io/checkpoint_fsync_ns",
 }
 
+_ENTERED_NS, _ENTERED = 1e6, 0.01
+"""Time in the phase, also as a share of the longest, in which nothing is saved."""
+
 CHECKPOINTS = (_STEP, _BLOCK, _ANY, *_SUMMED.values())
 """Metrics that are looked at."""
 
@@ -69,9 +72,16 @@ def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
 
 
 def _begins(blocking: Floats, written: Floats) -> Rows:
-    """Rows in which a checkpoint begins."""
+    """Rows in which a checkpoint begins.
+
+    A loop may enter the phase in each step, and save in few: where writes were seen, a step that
+    wrote nothing and hardly took any time saved nothing.
+    """
     marked = np.isfinite(blocking).any()
-    return np.flatnonzero((blocking if marked else written) > 0)
+    if not marked or not (written[blocking > 0] > 0).any():
+        return np.flatnonzero((blocking if marked else written) > 0)
+    enough = min(_ENTERED_NS, _ENTERED * float(np.nanmax(blocking)))
+    return np.flatnonzero((blocking > 0) & ((written > 0) | (blocking > enough)))
 
 
 def _write_back(step: Longs, end_ns: Longs, block: Floats, first: Rows) -> dict[str, list[Any]]:

@@ -46,6 +46,15 @@ def per_step(run: RunLog, name: str) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
+def _over_time(run: RunLog, name: str) -> float | None:
+    """The mean over the time of the steps that know it, likewise."""
+    rank = run.rank
+    columns = rank.metrics((name, STEP))
+    values, took = (columns[one][rank.step() != SETUP][1:] for one in (name, STEP))
+    known = np.isfinite(values) & (took > 0)
+    return float(np.average(values[known], weights=took[known])) if known.any() else None
+
+
 def _of_sums(run: RunLog, name: str) -> float | None:
     """A ratio over the same steps, which kernel cells are summed for."""
     rank = run.rank
@@ -72,15 +81,15 @@ _CONDITIONS: Mapping[str, tuple[Callable[[RunLog, str], float | None], str]] = {
     "cache/miss_bytes": (_of_data, "bytes"),
     "cache/hint_bytes": (_of_data, "bytes"),
     "block/read_bytes": (per_step, "bytes"),
-    "sched/others_cpu_ratio": (per_step, "ratio"),
+    "sched/others_cpu_ratio": (_over_time, "ratio"),
     "pressure/cpu_ns": (_share_of_step, "ratio"),
     "pressure/io_ns": (_share_of_step, "ratio"),
     "pressure/memory_ns": (_share_of_step, "ratio"),
     "ranks/wait_ns": (per_step, "ns"),
-    "gpu/sm_active_ratio": (per_step, "ratio"),
-    "gpu/sm_clock_mhz": (per_step, "MHz"),
-    "gpu/throttle_power_ratio": (per_step, "ratio"),
-    "gpu/throttle_thermal_ratio": (per_step, "ratio"),
+    "gpu/sm_active_ratio": (_over_time, "ratio"),
+    "gpu/sm_clock_mhz": (_over_time, "MHz"),
+    "gpu/throttle_power_ratio": (_over_time, "ratio"),
+    "gpu/throttle_thermal_ratio": (_over_time, "ratio"),
 }
 """What is told of either side, in this order: metric -> what it was in a run, None where unknown;
 and the unit of that."""

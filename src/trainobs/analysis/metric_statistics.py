@@ -13,6 +13,8 @@ from trainobs.core.metrics import Metric, MetricKind
 Floats = npt.NDArray[np.float64]
 Statistics = dict[str, "float | int | str | None"]
 
+STEP = "step/duration_ns"
+
 _UNKNOWN = 2**32 - 1
 """Stands for NaN among numbers of 32 bits."""
 
@@ -23,7 +25,7 @@ class MetricStatistics:
     Memory: 4 bytes for each step and metric that is known in it; percentiles need all of them.
 
     Args:
-        metrics: the metrics.
+        metrics: the metrics; of gauges the mean is that over the time of steps, if these have one.
 
     Attributes:
         names: of these.
@@ -35,7 +37,7 @@ class MetricStatistics:
         self._values: list[list[npt.NDArray[Any]]] = [[] for _ in metrics]
         self._rows = 0
         self._known = np.zeros(len(metrics), np.int64)
-        self._sums, self._before = np.zeros((2, len(metrics)))
+        self._sums, self._before, self._over_time, self._times = np.zeros((4, len(metrics)))
 
     def take(self, part: Mapping[str, Floats], training: npt.NDArray[np.bool_]) -> None:
         """Take the next rows of the table of steps.
@@ -51,6 +53,9 @@ class MetricStatistics:
         self._known += is_known.sum(axis=1)
         self._sums += numbers.sum(axis=1)
         self._before += numbers[:, ~training].sum(axis=1)
+        times = np.nan_to_num(part[STEP] * training) if STEP in part else np.zeros(len(training))
+        self._over_time += numbers @ times
+        self._times += is_known @ times
         some = np.flatnonzero(is_known.any(axis=1))
         for index, values in zip(some.tolist(), _packed(every[some][:, training]), strict=True):
             self._values[index].append(values)
@@ -76,6 +81,8 @@ class MetricStatistics:
         if not steps.size:
             return found | dict.fromkeys(("mean", "p50", "p95", "max"))
         mean, most = float(steps.mean()), float(steps.max())
+        if metric.kind is MetricKind.GAUGE and self._times[index]:
+            mean = float(self._over_time[index] / self._times[index])
         p50, p95 = np.percentile(steps, (50, 95), overwrite_input=True).tolist()
         return found | {"mean": mean, "p50": p50, "p95": p95, "max": most}
 

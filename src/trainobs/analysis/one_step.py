@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.batches_of_steps import are_for
 from trainobs.analysis.loader_workers import MADE
 from trainobs.analysis.unknown_batches import NO_LOADER, NO_STEP
 from trainobs.core.abi import Phase
@@ -56,7 +57,7 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
         raise _no_such_step(run, rank, step)
     metrics = (*_METRICS, *map(named_phase_metric, rank.phases))
     values = rank.metrics(metrics)
-    batches = _batches(rank, step, int(rank.start_ns()[rows[0]]))
+    batches = _batches(rank, int(rows[0]))
     return {
         "run": str(run.path),
         "level": run.info.get("level"),
@@ -95,8 +96,11 @@ def _why_unknown(run: RunLog, rank: RankLog) -> str | None:
     return _NO_BATCH if (rank.batches("for_step") != UNKNOWN).any() else NO_STEP
 
 
-def _batches(rank: RankLog, step: int, start_ns: int) -> list[dict[str, Any]]:
-    own = np.flatnonzero(rank.batches("for_step") == step)
+def _batches(rank: RankLog, row: int) -> list[dict[str, Any]]:
+    rows, starts_ns = slice(row, row + 1), rank.start_ns()
+    asked, start_ns = rank.batches("fetch_begin_ns"), starts_ns[row]
+    is_own = are_for(rows, rank.step(), starts_ns, rank.batches("for_step"), asked)
+    own = np.flatnonzero(is_own)
     worker, begin, end = (rank.batches(name) for name in ("worker", "begin_ns", "end_ns"))
     counts = {name: rank.batches(name) for name in _COUNTS}
     return [

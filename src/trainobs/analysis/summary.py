@@ -99,7 +99,7 @@ _OFTEN = tuple(
 
 def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     with rank.keeping(BATCHES, {*BATCH_NEEDED, *OF_A_BATCH}):
-        taken, makers, others = AllSteps(rank), workers(rank), of_no_step(rank)
+        taken, makers, others = AllSteps(rank, run.is_part), workers(rank), of_no_step(rank)
     metrics, setup, buckets = _metrics(run, rank, taken)
     steps, all_ns = taken.steps, training_ns(metrics, setup)
     lookups, facts = TableLookups(rank), facts_from(run.info)
@@ -172,7 +172,7 @@ def _metrics(
         statistics.take(part, training[row : (row := row + len(part[STEP]))])
     metrics, setup = statistics.told()
     buckets = rank.latency()
-    _form_from_sums(metrics, cells_of(rank), buckets)
+    _form_from_sums(metrics, cells_of(rank, [SETUP]), buckets)
     _form_shares(metrics)
     return metrics, setup, buckets
 
@@ -196,7 +196,7 @@ def _facts(run: RunLog, rank: RankLog) -> dict[str, Any]:
 
 
 def cells_of(rank: RankLog, but: Sequence[int] = ()) -> StepCells | None:
-    """Cells of the whole run but some steps as one step; None if any are missing."""
+    """Cells of a run without some steps, as one step; None if any are missing."""
     cells = rank.cells(but)
     are_missing = rank.files.unreadable(KERNEL) or not rank.files[KERNEL]
     return None if are_missing else StepCells.from_rows(cells[None])

@@ -57,8 +57,8 @@ class Steps(NamedTuple):
 
 
 def summed_steps(rank: RankLog) -> Steps:
-    """The steps of a run, and those of each of its epochs; see `AllSteps`."""
-    found = AllSteps(rank)
+    """The steps of a run, all of which are there, and of each of its epochs; see `AllSteps`."""
+    found = AllSteps(rank, is_part=False)
     for part in rank.parts(STEPS, found.names):  # a long run's columns would take 2 GB
         found.take(part)
     return found.steps
@@ -72,16 +72,19 @@ class AllSteps:
 
     Args:
         rank: whose steps they are.
+        is_part: whether these are only the newest, which have no first one.
 
     Attributes:
         names: columns of `STEPS` that are looked at.
         steps: those that were taken.
     """
 
-    def __init__(self, rank: RankLog) -> None:
+    def __init__(self, rank: RankLog, is_part: bool) -> None:
         is_taken = rank.step() != SETUP
         of_batches, first_batch = _of_batches(rank, is_taken), {}
-        if is_taken.sum() > 1:  # only others tell which loader the first one trained with
+        if (
+            is_taken.sum() > 1 and not is_part
+        ):  # only others tell which loader the first one trained with
             first_batch = first_of(of_batches)
             of_batches = {name: column[1:] for name, column in of_batches.items()}
             is_taken[is_taken.argmax()] = False
@@ -90,7 +93,7 @@ class AllSteps:
         self._of_batches = of_batches
         self._row = self._taken = 0
         run = SummedSteps()
-        run.first_batch = first_batch
+        run.first_batch, run.is_whole = first_batch, not is_part
         of_epochs = {epoch: SummedSteps() for epoch in np.unique(self._epochs).tolist()}
         if len(of_epochs) == 1:
             of_epochs = dict.fromkeys(of_epochs, run)

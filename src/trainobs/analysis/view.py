@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.batches_of_steps import are_for
 from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
 from trainobs.analysis.observed import observed_by
 from trainobs.analysis.step_work import work_of
@@ -293,7 +294,10 @@ class RunView:
         lasted, wait = (self._levels("parts").columns[name][rows] for name in (STEP, LOADER))
         if self._batches is None:
             self._batches = self._rank.columns(BATCHES, _OF_A_BATCH)
-        own = np.flatnonzero(self._are_for(rows)).tolist()
+        batches = self._batches
+        asked, for_step = batches["fetch_begin_ns"], batches["for_step"]
+        is_own = are_for(rows, self._step, self._start_ns, for_step, asked)
+        own = np.flatnonzero(is_own).tolist()
         return {
             "steps": {
                 "step": steps.tolist(),
@@ -313,25 +317,6 @@ class RunView:
             },
         }
 
-    def _are_for(self, rows: slice) -> npt.NDArray[np.bool_]:
-        """Of each batch, whether the steps of some rows consumed it.
-
-        By their numbers, and by when it was asked for: numbers may begin again in each epoch.
-        """
-        assert self._batches is not None
-        asked = self._batches["fetch_begin_ns"]
-        begin = self._start_ns[max(0, rows.start - _AHEAD)]
-        after = self._start_ns[rows.stop :]
-        in_time = (asked >= begin) & (asked < (after[0] if len(after) else _NEVER))
-        is_for = np.isin(self._batches["for_step"], self._step[rows])
-        found: npt.NDArray[np.bool_] = is_for & (in_time | (asked == UNKNOWN))
-        return found
-
-
-_NEVER = 2**62
-
-_AHEAD = 8
-"""Steps before its own in which a loop may ask for a batch."""
 
 _CLOCK = ("begin_ns", "end_ns")
 """Columns of the batches that are points in time end so."""

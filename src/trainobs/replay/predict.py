@@ -119,10 +119,13 @@ class Replay:
             for after in with_changes(self.trace, changes)
             for model in self._models
         ]
-        if self.trace.is_paced and not LESS_READ & {change.name for change in changes}:
+        reads_as_before = not LESS_READ & {change.name for change in changes}
+        if self.trace.is_paced and reads_as_before:
             found.append((1.0, 0.0))
         low = min(ratio * (1 - _margin(ratio, off)) for ratio, off in found)
         high = max(ratio * (1 + _margin(ratio, off)) for ratio, off in found)
+        if self.trace.may_be_paced and reads_as_before:
+            high = max(high, 1.0)
         return Prediction(low * measured, high * measured, (1 / high, 1 / low))
 
     def _mean(self, trace: Trace, model: Model) -> float:

@@ -11,6 +11,9 @@ from trainobs.replay.metric_columns import BESIDE, REQUESTS, STORAGE, Floats, me
 PACED_STEPS = 8
 """Steps in which a device that lets through so many bytes a second evens out what they wait."""
 
+SURE = 3.0
+"""Standard errors within which a slope is taken to lie."""
+
 UNEVEN, EVENED = 0.7, 1.7
 """Of a device that may do so: deviation of single waits, as a share of their mean, at least; and
 variance of sums of them, as a share of what it were if each knew nothing of the others, at most.
@@ -29,6 +32,25 @@ def others_read(columns: Mapping[str, Floats], made: Mapping[str, Floats], worke
     requests = mean(columns.get(REQUESTS)) - 10 * device
     reads = max(reads, requests if requests > 0 else 0.0)
     return min(1.0, reads / slept) if slept else 0.0
+
+
+def may_be_paced(device_ns: Floats, step_ns: Floats) -> bool:
+    """Whether a device may let through so many bytes a second, where nobody reads ahead.
+
+    Then what goes on beside its reads saves nothing. Of such a device, who computes for longer
+    before a read waits the shorter for it. Of another one the wait is as long as it is. Where steps
+    are too even to tell, it may be either.
+    """
+    if len(device_ns) < 4 * PACED_STEPS or device_ns.mean() < 0.1 * step_ns.mean():
+        return False
+    before = (step_ns - device_ns)[:-1]
+    before, waits = before - before.mean(), device_ns[1:] - device_ns[1:].mean()
+    spread = float((before**2).sum())
+    if not spread:
+        return True
+    slope = float((before * waits).sum()) / spread
+    error = float(np.sqrt(((waits - slope * before) ** 2).mean() / spread))
+    return slope - SURE * error < -0.5
 
 
 def is_paced(device_ns: Floats, step_ns: Floats) -> bool:

@@ -29,7 +29,7 @@ from trainobs.replay.metric_columns import (
     known,
     mean,
 )
-from trainobs.replay.storage import is_paced, others_read
+from trainobs.replay.storage import is_paced, may_be_paced, others_read
 
 UNKNOWN_BATCH: Mapping[str, float] = {}
 
@@ -59,6 +59,7 @@ class Trace:
         make_sleep: time asleep for anything else meanwhile.
         make_queued: time without a CPU meanwhile, on average.
         is_paced: whether the device may let through so many bytes a second and no more.
+        may_be_paced: the same where nobody reads ahead, and it is not known.
         others_read: share of `make_sleep` that may be for what other threads read from a device.
         is_first: whether the step is the first of an epoch.
         start: what starting and ending the loader and its workers takes in each epoch.
@@ -115,6 +116,7 @@ class Trace:
     opening: tuple[float, float] = (0.0, 0.0)
     others_read: float = 0.0
     is_paced: bool = False
+    may_be_paced: bool = False
     batches: float = 1.0
 
     def __len__(self) -> int:
@@ -167,7 +169,9 @@ def trace_of(
         return None
     counts = counts_of(columns, len(epochs))
     are_single = bool((counts == 1).all())
-    paced = is_paced(_whole(columns["batch/device_ns"]), columns[STEP])
+    device = _whole(columns["batch/device_ns"])
+    paced = is_paced(device, columns[STEP])
+    uncertain = not (workers or paced) and may_be_paced(device, columns[STEP])
     opening = _opening(first_batch, columns, workers)
     columns = by_batch(columns, counts, _begins(epochs), workers)
     epochs = np.repeat(epochs, counts)
@@ -214,6 +218,7 @@ def trace_of(
         reads_directly=bool(get[READ[1]].sum() > 0.5 * get[READ[0]].sum()),
         others_read=others_read(columns, made, workers),
         is_paced=paced,
+        may_be_paced=uncertain,
         batches=float(counts.mean()),
         step=get[STEP],
     )
@@ -221,7 +226,8 @@ def trace_of(
 
 def _begins(epochs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Whether each is the first of an epoch, but for the first of all."""
-    return np.diff(epochs, prepend=epochs[0]) != 0
+    begins: npt.NDArray[np.bool_] = np.diff(epochs, prepend=epochs[0]) != 0
+    return begins
 
 
 def _opening(
@@ -287,9 +293,9 @@ def _concurrency(
     sleep whatever the others do.
     """
     if not are_single:
-        share = float(asleep_ns.sum() / columns[STEP].sum()) / max(1, workers)
-        any_share = 1.0 - (1.0 - min(1.0, share)) ** workers
-        return max(1.0, workers * share / any_share) if any_share else 1.0
+        each = float(asleep_ns.sum() / columns[STEP].sum()) / max(1, workers)
+        any_asleep = 1.0 - (1.0 - min(1.0, each)) ** workers
+        return max(1.0, workers * each / any_asleep) if any_asleep else 1.0
     begin, end = columns["batch/begin_ns"], columns["batch/end_ns"]
     known = np.isfinite(begin) & np.isfinite(end) & (asleep_ns > 0)
     begin, end = begin[known], end[known]

@@ -134,7 +134,7 @@ def cache(summary: dict[str, Any]) -> Iterator[str]:
 
 def waits(summary: dict[str, Any]) -> Iterator[str]:
     """Time lost outside computation."""
-    rows = _above_zero(summary, WAITS, "sum")
+    rows = _above_zero(summary, WAITS, "mean")
     if rows:
         yield row("Waits in a step, over all threads", "mean", "p95", "slowest")
         for name, label in rows.items():

@@ -11,7 +11,9 @@ from trainobs.verdict import metric_names as names
 from trainobs.verdict.parts import Situation, known
 from trainobs.verdict.verdict import Cause
 
-_NETWORK_BYTES = 1024.0
+_NETWORK_BYTES, _COMPRESSED = 1024.0, 0.01
+"""What makers of batches have to receive for their data to come from a network, also as a share of
+what they hand over: less is the answer of a lock, or of who keeps the time."""
 
 
 def cause_of(now: Situation) -> Cause:
@@ -25,7 +27,8 @@ def cause_of(now: Situation) -> Cause:
     reads = asleep_for_storage(map(now.ns, STORAGE), known(now.ns("batch/device_ns")))
     reads = max(reads, _read_beside(now))
     is_storage = bool(slept) and reads >= COVERAGE * slept
-    is_network = known(now.ns("batch/received_bytes")) >= _NETWORK_BYTES
+    least = max(_NETWORK_BYTES, _COMPRESSED * known(now.ns("batch/handed_bytes")))
+    is_network = known(now.ns("batch/received_bytes")) >= least
     if is_storage == is_network:
         return Cause.LOADER_SLEEP
     return Cause.STORAGE_BESIDE if is_storage else Cause.NETWORK

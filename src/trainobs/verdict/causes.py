@@ -267,9 +267,11 @@ def _device(now: Situation) -> Cause:
 
 
 def _checkpoint(now: Situation) -> tuple[float, Candidates]:
-    return now.parts.part[VerdictKind.CHECKPOINT], _measured(
-        now, {Cause.FSYNC: "io/fsync_ns", Cause.WRITE: "io/checkpoint_write_ns"}
-    )
+    """What others sync is none of it, nor what is written for longer than it takes."""
+    whole, write = now.parts.part[VerdictKind.CHECKPOINT], "io/checkpoint_write_ns"
+    causes = {Cause.FSYNC: "io/main_fsync_ns"}
+    causes |= {Cause.WRITE: write} if now.ns(write) <= whole else {}
+    return whole, _measured(now, causes)
 
 
 def _memory(now: Situation) -> tuple[float, Candidates]:

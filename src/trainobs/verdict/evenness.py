@@ -63,8 +63,8 @@ def when(summed: SummedSteps, names: tuple[str, ...]) -> str:
     if of_run or values.sum() <= 0:
         return of_run
     of_run = _changed(summed, names)
-    in_epochs = _first_epoch(values, sample.epochs), _as_epochs_begin(values, sample.epochs)
-    return in_epochs[0] or of_run or in_epochs[1] or _rare(summed, values)
+    first = _first_epoch(values, sample.epochs) if summed.is_whole else ""
+    return first or of_run or _as_epochs_begin(values, sample.epochs) or _rare(summed, values)
 
 
 class UnevenTime(NamedTuple):
@@ -163,10 +163,20 @@ def once(summed: SummedSteps, names: tuple[str, ...]) -> str:
 
 def _within(summed: SummedSteps, first: int, last: int, share: float) -> str:
     """That a share of a cost lies from one step to another."""
-    here = f"in step {summed.first + first}"
-    if first < last:
-        here = f"in steps {summed.first + first} to {summed.first + last}"
+    here = _steps(summed, first, last)
     return f"{here} alone" if share >= ALL else f"mostly {here}"
+
+
+def _steps(summed: SummedSteps, first: int, last: int) -> str:
+    """Some of the steps by their numbers, where these tell which they are.
+
+    A loop may count from 0 again in each epoch, or by samples.
+    """
+    if not summed.are_consecutive:
+        return "in one step" if first == last else "in some steps in a row"
+    if first == last:
+        return f"in step {summed.first + first}"
+    return f"in steps {summed.first + first} to {summed.first + last}"
 
 
 def _mostly(share: float) -> str:
@@ -190,8 +200,7 @@ def _rare(summed: SummedSteps, values: Floats) -> str:
         return _within(summed, int(at[0]), int(at[-1]), share)
     first, last = _densest(values)
     if last - first < FEW * len(values):
-        told = f"mostly in steps {summed.first + first} to {summed.first + last}"
-        return told if is_whole else ""
+        return f"mostly {_steps(summed, first, last)}" if is_whole else ""
     share = values[at].sum() / values.sum()
     return f"{_mostly(share)}in about 1 step of {round(len(values) / count)}"
 
@@ -247,9 +256,12 @@ def _changed(summed: SummedSteps, names: tuple[str, ...]) -> str:
         return ""
     if min(cuts[best], len(steps) - cuts[best]) < SIDE * len(steps):
         return ""
-    number = summed.first + int(weights[cuts[best] - 1])
+    at = int(weights[cuts[best] - 1])
     more, less = max(after[best], before[best]), min(after[best], before[best])
     if more <= TIMES * less:
         return ""
-    told = f"{'since' if after[best] > before[best] else 'until'} step {number}"
+    where = (
+        f"step {summed.first + at}" if summed.are_consecutive else f"the {_ordinal(at + 1)} step"
+    )
+    told = f"{'since' if after[best] > before[best] else 'until'} {where}"
     return told if less < LITTLE * more else f"more {told}"

@@ -8,7 +8,8 @@ from trainobs.verdict import kept
 STEP = "step/duration_ns"
 LOADER = "loader/wait_ns"
 TRANSFER = "phase/transfer_ns"
-COMPUTE = ("phase/forward_ns", "phase/backward_ns", "phase/optimizer_ns")
+OPTIMIZER = "phase/optimizer_ns"
+COMPUTE = ("phase/forward_ns", "phase/backward_ns", OPTIMIZER)
 CHECKPOINT = "phase/checkpoint_ns"
 VALIDATION = "phase/validation_ns"
 LOGGING = "phase/logging_ns"
@@ -41,6 +42,9 @@ SLEEPS = (
     "sched/optimizer_sleep_ns",
     OTHER_SLEEP,
 )
+
+ON_GPU = ("gpu/transfer_ns", "gpu/forward_ns", "gpu/backward_ns", "gpu/optimizer_ns")
+"""From the begin of a phase's work on the GPU to its end there."""
 
 LOADERS = "batch/loaders"
 """How many loaders gave the batches of a step."""
@@ -83,6 +87,7 @@ INPUTS = tuple(
             "net/sent_bytes",
             "net/received_bytes",
             "ranks/wait_ns",
+            *ON_GPU,
             *BATCH,
             *kept.COLUMNS,
             LOADERS,

@@ -186,7 +186,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     computed = computing - known(communication)
     waits = min(known(communication), idle) if facts.world_size > 1 else 0.0
     runqueue = _runqueue(mean, usual)
-    device = device - known(memory) if known(memory) and known(device) else device
+    device = max(0.0, device - known(memory)) if known(memory) and known(device) else device
     is_all = not _knows_phases(mean)  # else it may lie in the wait for the loader, or in a save
     return StepParts(
         step=step,
@@ -318,7 +318,8 @@ def _for_idle_threads(mean: Mean, interpreter: float) -> float:
 def _communication(mean: Mean, facts: Facts, step: float) -> float:
     """Time in collectives: measured, or the sleep of computation that nothing else explains.
 
-    The second only where something was sent, so that there is somebody to wait for.
+    The second only where something was sent, so that there is somebody to wait for; and not with a
+    GPU, in whose collectives the host does not sleep.
     """
     if facts.world_size == 1:
         return 0.0
@@ -327,9 +328,9 @@ def _communication(mean: Mean, facts: Facts, step: float) -> float:
         # It has the waits in checkpoints and validation, of which other times tell.
         in_work = _for_others(mean)
         return measured if isnan(in_work) else min(measured, max(0.0, in_work))
-    if not sent:
+    if not sent or facts.has_accelerator:
         return measured
-    slept = _unexplained_sleep(mean, facts)
+    slept = _unexplained_sleep(mean, facts) - sum(known(mean[name]) for name in names.SLEEPS)
     return slept if slept >= SLEEP_SHOWS * step else nan
 
 

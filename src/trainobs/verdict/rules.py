@@ -45,6 +45,10 @@ of 52 other runs with workers none had 0.1, but for one of which the interpreter
 HELPED = 0.2
 """Share of a data set's sleep in which others of the run may compute, that is no waiting alone."""
 
+GPU_FULL = 0.8
+"""Share of the step in which the GPU is in a phase, from which on what the host waits for may cost
+nothing."""
+
 HELPS = 0.05
 """Share of the step that they have to compute for that: with less, a prediction that takes all of
 their work to go on beside the step is off by less than what is worth advice."""
@@ -85,6 +89,9 @@ _MOST_OF_IT = 0.8
 
 _SYNCS = 0.5
 """Share of the logging phase from which on the time inside fsync is told beside it."""
+
+_OF_THE_HOST = (VerdictKind.LOADER, VerdictKind.COPY, VerdictKind.SLEEP)
+"""Costs that a GPU may hide, which goes on meanwhile."""
 
 _COMPUTING = (*names.COMPUTE, names.NAMED, names.OTHER)
 
@@ -198,6 +205,13 @@ def _outcome(summed: SummedSteps, now: Situation) -> Outcome:
     if some.ns >= max(BOUND * parts.step, most):
         share = percent(some.ns / parts.step)
         return abstained(f"{share} of all time is what the loop takes longer {some.where}, {_RARE}")
+    on_gpu = sum(known(now.ns(name)) for name in names.ON_GPU) / parts.step
+    if most >= BOUND * parts.step and top in _OF_THE_HOST and on_gpu >= GPU_FULL:
+        share = percent(min(1.0, on_gpu))
+        return abstained(
+            f"the GPU is in forward, backward, optimizer or transfer for {share} of the step, so "
+            "that what the host waits for may cost nothing"
+        )
     if most >= BOUND * parts.step:
         second = max(ns for kind, ns in costs.items() if kind is not top)
         if second >= max(BOUND * parts.step, RIVAL_COST * most):
@@ -248,7 +262,8 @@ def _is_computation(now: Situation) -> bool:
     It is in a loop that marks no phases, if it writes nothing to speak of, as a checkpoint would.
     """
     writing = known(now.ns("io/fsync_ns")) + known(now.ns("io/checkpoint_write_ns"))
-    unmarked = all(isnan(now.ns(name)) for name in names.COMPUTE)
+    # An optimizer that was found in a loop marks itself.
+    unmarked = all(isnan(now.ns(name)) for name in names.COMPUTE if name != names.OPTIMIZER)
     is_seen = not isnan(now.ns("sched/main_offcpu_ns"))
     return unmarked and is_seen and writing < 0.05 * now.parts.step
 

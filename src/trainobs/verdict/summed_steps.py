@@ -26,6 +26,9 @@ _ALL_STEPS = [
     for name in (*names.PHASES, names.GARBAGE, names.START, names.STARTING_WORKERS, *names.SPLIT)
 ]
 
+_OVER_TIME = ("sched/others_cpu_ratio",)
+"""Shares of time: their mean is that over time, not over steps."""
+
 BLOCKS = 64
 """Blocks kept at most."""
 
@@ -66,8 +69,10 @@ class StepInputs:
         if self.named:
             rows[_INDEX[names.NAMED]] = np.nansum(list(self.named.values()), axis=0)
         self.values = rows.T
-        self.known = np.isfinite(self.values)
-        self.parts = np.where(np.isnan(self.values), 0.0, self.values)
+        self.known = np.isfinite(self.values).astype(np.float64)
+        for name in _OVER_TIME:  # a long step is more of the time
+            self.known[:, _INDEX[name]] *= np.nan_to_num(rows[_INDEX[names.STEP]])
+        self.parts = np.nan_to_num(self.values) * self.known
 
     def __len__(self) -> int:
         return len(self.values)
@@ -85,6 +90,8 @@ class SummedSteps:
 
     Attributes:
         first: number of the first step.
+        is_whole: whether no steps came before the first, but that of the run.
+        are_consecutive: whether each has the number after that of the one before.
         first_batch: what the first step of the run had to make, which is none of these: name of
             `BATCH` -> value.
     """
@@ -98,7 +105,8 @@ class SummedSteps:
         self._stride = 1
         self._seen = 0
         self._windows: list[tuple[int, npt.NDArray[np.int64], Floats]] = []
-        self.first = 0
+        self.first = self._next = 0
+        self.are_consecutive = self.is_whole = True
         self.first_batch: Mapping[str, float] = {}
 
     def __len__(self) -> int:
@@ -129,8 +137,11 @@ class SummedSteps:
         count = len(inputs)
         if not count:
             return
-        if not self._seen and steps is not None:
-            self.first = int(steps[0])
+        if steps is not None:
+            if not self._seen:
+                self.first = self._next = int(steps[0])
+            self.are_consecutive &= bool((np.diff(steps, prepend=self._next - 1) == 1).all())
+            self._next = int(steps[-1]) + 1
         numbers = np.zeros(count, np.int64) if epochs is None else epochs.astype(np.int64)
         for name, column in inputs.named.items():
             self._named[name] = self._named.get(name, 0.0) + float(np.nansum(column))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isnan
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ _OF_CPUS = ("workers", "threads", "cpus", "others")
 
 _CPUS_CHANGED = "the CPUs that the run may use, or their quota, changed while it ran"
 
+_OTHERS_UNKNOWN = "nobody knows what other processes take of the CPUs"
+
 _UNEVEN = "the sampler of the loader takes long for some batches, and hardly anything for others"
 _UNTIMED = "too few draws of the sampler of the loader were timed"
 
@@ -44,6 +47,8 @@ def unpredictable(facts: Facts, sample: Sample, mean: Mapping[str, float]) -> di
         mean: of all steps, name of `INPUTS` -> value.
     """
     found = {} if facts.most_cpus is None else dict.fromkeys(_OF_CPUS, _CPUS_CHANGED)
+    if isnan(mean["sched/others_cpu_ratio"]):
+        found["workers"] = _OTHERS_UNKNOWN
     if facts.draw is None:
         found["sampler"] = _UNEVEN if facts.uneven_draw_ns else _UNTIMED
     if are_uneven(facts, mean):

@@ -42,10 +42,13 @@ export function evidence({ verdict: { run } }, { metrics }) {
 }
 
 // How steps differ, in words.
+const ENOUGH = 20; // steps from which on 95 % of them are a matter
+
 export function spread(step) {
   if (!(step?.steps > 1)) return "";
+  const most = step.steps >= ENOUGH ? `95 % take less than ${duration(step.p95_ns)}; ` : "";
   const first = step.first_is_long ? ` The first took ${duration(step.first_ns)}, ${percent(step.first_share)} of the time of all steps.` : "";
-  return `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, 95 % take less than ${duration(step.p95_ns)}; the slowest took ${duration(step.max_ns)}.${first}`;
+  return `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, ${most}the slowest took ${duration(step.max_ns)}.${first}`;
 }
 
 // Changes with the gains that a replay predicts; null where there are none.

@@ -65,7 +65,7 @@ function straggler(found, shown) {
   if (found.rank === null) return "No rank holds the others up for a tenth of the step in most steps.";
   const told = found.because ? ` That rank: ${found.because}.` : "";
   const see = found.rank === shown ? "" : `${told} For its page: trainobs report --rank ${found.rank} --html FILE.`;
-  return `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(found.share)} of it.${see}`;
+  return `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(Math.min(1, found.share))} of it.${see}`;
 }
 
 // The fastest step, and the slowest of 100.
