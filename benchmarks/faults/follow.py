@@ -7,6 +7,7 @@ A change has one or more of these:
     cached: the data is in the page cache
     transform: what items compute, times this
     latency: what items sleep and what the server takes, times this
+    sampler: what choosing the items of a batch computes, times this
     device: speed of the disk, times this
     checkpoint: how much of their time is left, if there are fewer; 0: none; or "background"
     validation: how often there is validation, times this; 0: never
@@ -76,6 +77,7 @@ _OTHERS: dict[str, Callable[[Setting, Any], dict[str, Any]]] = {
     "cached": lambda setting, value: {"cold": not value},
     "transform": lambda setting, factor: _times(setting, _COMPUTED, factor),
     "latency": lambda setting, factor: _times(setting, _ASLEEP, factor),
+    "sampler": lambda setting, factor: _times(setting, ("sampler_ms",), factor),
     "device": lambda setting, factor: _times(setting, ("read_mb_s",), factor),
     "checkpoint": _checkpoint,
     "validation": _validation,

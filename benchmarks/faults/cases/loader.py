@@ -344,7 +344,7 @@ _WORKERS = (
     fault(
         "slow_sampler",
         "a sampler that computes 40 ms for each batch, 2 workers",
-        because("LOADER", "FETCH"),
+        because("LOADER", "SAMPLER"),
         workers=2,
         sampler_ms=40,
         steps=60,
