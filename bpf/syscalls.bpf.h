@@ -114,12 +114,27 @@ static __always_inline u32 opened_class(struct task_state *task, long fd)
 	return class;
 }
 
+/* Whether no page of a file is in memory: so no read has gone through the page cache just now. The pages
+ * of a file on overlayfs are those of another inode. */
+static __always_inline bool has_no_pages(struct inode *inode)
+{
+	return !READ(struct inode, inode, i_mapping, nrpages) && !is_overlaid(inode);
+}
+
+/* Whether a read has gone past the page cache: under O_DIRECT, or since its file system reads so (FUSE with
+ * direct I/O, ZFS, DAX). */
+static __always_inline bool went_past_cache(struct task_state *task)
+{
+	return task->flags & CALL_DIRECT ||
+	       (!task->added_pages && has_no_pages((struct inode *)task->inode));
+}
+
 /* What a read of a regular file says about the page cache. One at end of file says nothing, and one that
  * would not wait has failed, and left the pages to one that does. */
 static __always_inline void count_cache(struct task_state *task, struct account to, u32 class,
 					long bytes, u64 ns)
 {
-	if (task->flags & CALL_DIRECT) {
+	if (went_past_cache(task)) {
 		if (bytes > 0)
 			count_for(task, TOBS_DIRECT_READ, class, bytes, ns);
 		return;
@@ -306,7 +321,7 @@ static __always_inline void count_request(struct task_state *task, struct io_kio
 		return;
 	if (COUNTS_FILES && class != TOBS_PSEUDO)
 		count_file_read(task, file, class, result, 0);
-	direct = flags_of(&target) & O_DIRECT;
+	direct = flags_of(&target) & O_DIRECT || has_no_pages(target.inode);
 	op = unknown(task, direct ? TOBS_DIRECT_READ : TOBS_CACHE_READ);
 	/* No count in the page cache: of these nobody knows whether they waited for read-ahead. */
 	add(to, op, class, direct, direct ? result : whole_pages(result), 0, 0);

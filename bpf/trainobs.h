@@ -24,7 +24,7 @@ enum tobs_op {
 	TOBS_URING_ENTER, /* calls of io_uring_enter and io_uring_setup that went well */
 	TOBS_URING_READ,  /* reads completed by io_uring */
 	TOBS_URING_WRITE, /* writes completed by io_uring */
-	TOBS_DIRECT_READ, /* the part of the reads above under O_DIRECT */
+	TOBS_DIRECT_READ, /* the part of the reads above that went past the page cache */
 	TOBS_CACHE_READ,  /* reads that the page cache could serve; bytes: rounded up to pages; by
 			     io_uring bytes alone */
 	TOBS_CACHE_MISS,  /* pages that reads brought into the page cache */

@@ -63,9 +63,12 @@ struct hlist_head {
 	struct hlist_node *first;
 };
 
+struct address_space;
+
 struct inode {
 	u16 i_mode;
 	struct super_block *i_sb;
+	struct address_space *i_mapping;
 	unsigned long i_ino;
 	u32 i_generation;
 	long long i_size;
@@ -189,6 +192,7 @@ struct task_struct {
 
 struct address_space {
 	struct inode *host;
+	unsigned long nrpages;
 };
 
 struct folio {
