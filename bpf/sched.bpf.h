@@ -106,9 +106,9 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	add(to, TOBS_OFFCPU, class, 1, 0, off, wait);
 	if (task->role == TOBS_MAIN)
 		count_in_phase(task, to, slept, ready, wait);
-	task->wait_ns += wait;
+	task->wait_ns += reads_data(task) ? slept : wait;
 	if (makes_batch(task))
-		sleep_in_batch(task, slept, ready, class);
+		sleep_in_batch(task, slept, ready);
 	if (task->flags & OFF_AWAIT)
 		add(to, TOBS_AWAIT, TOBS_OTHER, 1, task->flags & OFF_GLOO ? slept : 0, slept, 0);
 	else if (task->flags & OFF_GIL)

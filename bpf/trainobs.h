@@ -16,7 +16,8 @@
 /* What was done. */
 enum tobs_op {
 	TOBS_READ,	  /* read calls, direct ones included, sendfile and its like by their
-			     source; wait_ns: asleep for the device */
+			     source; wait_ns: asleep for a device, and for anything in a
+			     read call on data */
 	TOBS_WRITE,	  /* write calls, sendfile and its like by their target */
 	TOBS_FSYNC,	  /* fsync, fdatasync, sync_file_range, msync */
 	TOBS_OPEN,	  /* opens, by the class of the opened file */

@@ -1,4 +1,4 @@
-"""A file system whose server is a process, and which may read past the page cache."""
+"""A file system whose server is a process, which may read past the page cache, and sleep for it."""
 
 from __future__ import annotations
 
@@ -70,3 +70,17 @@ def test_a_ring_tells_such_reads_too(
     assert got.bytes(Op.URING_READ, DATA) == SIZE
     assert got.bytes(Op.DIRECT_READ, DATA) == SIZE * direct
     assert got.bytes(Op.CACHE_READ, DATA) == SIZE * (not direct)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_read_that_sleeps_for_a_server_is_asleep(
+    observed: ObservedKernel, tmp_path: Path, direct: bool
+) -> None:
+    with fuse.served(tmp_path, MIB, direct=direct, read_s=0.01) as path:
+        observed.data(tmp_path)
+        got = observed.during(lambda: read_whole(path))
+    reads = MIB // fuse.MAX_READ
+    assert got.ns(Op.READ, DATA) >= reads * 10_000_000
+    assert got.wait_ns(Op.READ, DATA) >= 0.9 * reads * 10_000_000
+    assert 0.8 < got.metric("cache/read_stall_ratio") <= 1.0
+    assert got.metric("sched/main_iowait_ns") < 0.1 * got.ns(Op.READ, DATA)

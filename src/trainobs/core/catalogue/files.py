@@ -150,8 +150,9 @@ FILES: tuple[Metric, ...] = (
         "ratio",
         MetricKind.RATIO,
         "sched_switch",
-        "Share of the time inside data reads that was spent asleep, waiting for the device.",
-        "Mapped files.",
+        "Share of the time inside data reads that was spent asleep: for a device, or "
+        "for a server (FUSE, network file systems).",
+        "Mapped files; and of sendfile and its like, sleep for a server.",
         formula=Ratio(Cells("wait_ns", (Op.READ,), DATA), Cells("ns", (Op.READ,), DATA)),
     ),
     kernel(
