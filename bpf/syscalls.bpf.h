@@ -281,10 +281,12 @@ static __always_inline int uring_op(u8 opcode)
 	case IORING_OP_READV:
 	case IORING_OP_READ_FIXED:
 	case IORING_OP_READ:
+	case IORING_OP_READV_FIXED:
 		return TOBS_URING_READ;
 	case IORING_OP_WRITEV:
 	case IORING_OP_WRITE_FIXED:
 	case IORING_OP_WRITE:
+	case IORING_OP_WRITEV_FIXED:
 		return TOBS_URING_WRITE;
 	}
 	return -1;

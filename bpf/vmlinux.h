@@ -349,5 +349,7 @@ enum bpf_func_id {
 #define IORING_OP_WRITE_FIXED 5
 #define IORING_OP_READ 22
 #define IORING_OP_WRITE 23
+#define IORING_OP_READV_FIXED 60 /* v6.15 */
+#define IORING_OP_WRITEV_FIXED 61
 
 #endif
