@@ -69,6 +69,8 @@ static __always_inline void enter_call(struct task_state *task, struct pt_regs *
 {
 	u32 op = op_of(nr);
 
+	if (is_32_bit_call(regs))
+		return;
 	if (is_aside(op))
 		task->aside_ns = bpf_ktime_get_ns();
 	else if (op != TOBS_MARK)
