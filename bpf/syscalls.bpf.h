@@ -13,7 +13,7 @@ static __always_inline void begin_file_call(struct task_state *task, struct targ
 	task->flags = CALL_REGULAR;
 	if (op == TOBS_READ && flags_of(&target) & O_DIRECT) {
 		task->flags |= CALL_DIRECT;
-		begin_direct_read();
+		begin_direct_read(task);
 	}
 }
 
