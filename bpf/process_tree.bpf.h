@@ -5,36 +5,11 @@
  * still follows is let go of by tobs_release.
  */
 #include "askers.h"
+#include "names.h"
 #include "rights.h"
 
 #define MAX_ANCESTORS 8 /* main, fork server, worker, and some to spare */
 #define NO_PROCESS ((u32) - 1)
-
-struct name {
-	u64 words[2];
-};
-
-static __always_inline struct name name_of(const char *comm)
-{
-	struct name name = {};
-
-	bpf_probe_read_kernel_str(name.words, sizeof(name.words), comm);
-	return name;
-}
-
-/* torch/utils/data/_utils/worker.py names its process so (torch 2.5). */
-static __always_inline bool is_worker_name(struct name name)
-{
-	return name.words[0] == 0x5f617461645f7470ULL /* "pt_data_" */ &&
-	       name.words[1] == 0x000072656b726f77ULL /* "worker" */;
-}
-
-/* src/trainobs/probes/detach.py */
-static __always_inline bool is_detach_name(struct name name)
-{
-	return name.words[0] == 0x7465645f73626f74ULL /* "tobs_det" */ &&
-	       name.words[1] == 0x0000000000686361ULL /* "ach" */;
-}
 
 static __always_inline u32 child_role(u32 parent_role, bool is_thread)
 {
