@@ -26,6 +26,7 @@ static __always_inline void follow(struct task_struct *task, u32 slot, u32 role)
 	if (state) {
 		state->slot = slot;
 		state->role = role;
+		state->inode = 0; /* another session may give its file another class */
 	} else {
 		COUNT_LOSS(slot, tasks);
 	}
