@@ -70,12 +70,16 @@ static __always_inline void keep_request(u64 key, struct request_start *start)
 		lose_request(used_slots());
 }
 
-/* Who asked for a request that is begun for others: a limit may have held it back. */
+/* Who asked for a request that is begun for others: a limit may have held it back. Then a thread of the
+ * kernel begins it. */
 static __always_inline bool take_submitter(struct bio *bio, u32 op, struct request_start *start)
 {
-	struct limited_bio *kept = limited(bio);
+	struct limited_bio *kept;
 	struct asker *asker;
 
+	if (!(bpf_get_current_task_btf()->flags & PF_KTHREAD))
+		return false;
+	kept = limited(bio);
 	if (kept) {
 		start->role = kept->role;
 		start->slot = kept->slot;

@@ -335,6 +335,7 @@ enum bpf_func_id {
 #define REQ_META (1U << 12)
 #define TASK_RUNNING 0
 #define PF_WQ_WORKER 0x20
+#define PF_KTHREAD 0x00200000
 #define PF_IO_WORKER 0x10 /* include/linux/sched.h, v5.12 */
 #if defined(__TARGET_ARCH_arm64)
 #define O_DIRECT 0200000
