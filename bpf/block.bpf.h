@@ -125,6 +125,12 @@ static __always_inline int begin_request(u64 key, struct bio *bio, u32 flags)
 SEC("tp_btf/block_io_start")
 int BPF_PROG(tobs_blk_start, struct request *request)
 {
+	/* One that is made for a bio has no function yet that ends it. A clone has, which multipath
+	 * passes on of a request that was counted. */
+	if (request->end_io) {
+		forget_request((u64)request);
+		return 0;
+	}
 	return begin_request((u64)request, request->bio, request->cmd_flags);
 }
 

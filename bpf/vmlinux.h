@@ -248,6 +248,7 @@ struct request {
 	u32 cmd_flags;
 	u32 __data_len;
 	struct bio *bio;
+	void *end_io;
 };
 
 struct in6_addr {
