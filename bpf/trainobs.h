@@ -343,7 +343,8 @@ struct tobs_control {
 	unsigned int tid;	 /* ... and a thread of it, as its own name space does */
 	unsigned int root_fd;	 /* tobs_root: a directory that the reader has open ... */
 	unsigned int root_class; /* ... and the class of what lies below it */
-	unsigned int found;	 /* tobs_adopt, tobs_leave: threads `tid`; tobs_release: tasks */
+	unsigned int found;	 /* tobs_adopt, tobs_leave: threads `tid`; tobs_release: tasks;
+				    tobs_root: maps */
 	unsigned int client_fd; /* tobs_adopt, where guarded: a connection that the reader has open */
 	unsigned int
 		limits_hidden; /* 1: whose requests a limit holds back (askers.h); 2: there is one */
