@@ -3,6 +3,7 @@
 #include "askers.h"
 #include "batches.h"
 #include "files.bpf.h"
+#include "names.h"
 
 static __always_inline void begin_file_call(struct task_state *task, struct target target, u32 op)
 {
@@ -13,8 +14,20 @@ static __always_inline void begin_file_call(struct task_state *task, struct targ
 	task->flags = CALL_REGULAR;
 	if (op == TOBS_READ && flags_of(&target) & O_DIRECT) {
 		task->flags |= CALL_DIRECT;
-		begin_direct_read();
+		begin_direct_read(task);
 	}
+}
+
+/* A worker that is spawned is given its name late, and then no other thread of it is told: its data set
+ * may have started some as it was unpickled. Global, as class_by_path, and for few tasks. */
+__noinline int follow_leader(struct task_state *task)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct task_struct *leader = BPF_CORE_READ(current, group_leader);
+
+	if (task && current->pid != current->tgid && is_worker_name(name_of(leader->comm)))
+		task->role = TOBS_WORKER;
+	return 0;
 }
 
 static __always_inline void begin_call(struct task_state *task, struct pt_regs *regs, u32 op,
@@ -25,6 +38,8 @@ static __always_inline void begin_call(struct task_state *task, struct pt_regs *
 	task->added_pages = 0;
 	task->wait_ns = 0;
 	task->filled = 0;
+	if (task->role == TOBS_CHILD)
+		follow_leader(task);
 	if (fd_arg) {
 		int fd = syscall_arg(regs, fd_arg);
 		struct file *file;

@@ -253,6 +253,7 @@ struct request {
 	u32 cmd_flags;
 	u32 __data_len;
 	struct bio *bio;
+	void *end_io;
 };
 
 struct in6_addr {
@@ -342,6 +343,7 @@ enum bpf_func_id {
 #define TS_COMPAT 2	    /* arch/x86/include/asm/thread_info.h */
 #define PSR_MODE32_BIT 0x10 /* arch/arm64/include/uapi/asm/ptrace.h */
 #define PF_WQ_WORKER 0x20
+#define PF_KTHREAD 0x00200000
 #define PF_IO_WORKER 0x10 /* include/linux/sched.h, v5.12 */
 #if defined(__TARGET_ARCH_arm64)
 #define O_DIRECT 0200000
