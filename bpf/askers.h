@@ -30,7 +30,6 @@ struct {
 } askers SEC(".maps");
 
 bool folios_kept;
-bool read_directly; /* by anybody who is followed: such a request leads to no file of ours */
 
 static __always_inline bool limits_hidden(void)
 {
@@ -63,9 +62,12 @@ static __always_inline void keep_reader(struct task_state *task, struct folio *f
 		keep_asker(task, (u64)folio, (u64)inode, class_of_request(task, REQ_OP_READ));
 }
 
-static __always_inline void begin_direct_read(void)
+static __always_inline void begin_direct_read(struct task_state *task)
 {
-	*(volatile bool *)&read_directly = true;
+	struct tobs_settings *set = settings_of(task->slot);
+
+	if (set)
+		set->read_directly = 1;
 }
 
 static __always_inline void begin_sync(struct task_state *task)
@@ -85,9 +87,12 @@ static __always_inline void end_sync(struct task_state *task)
 /* Whether a session may have asked for a read that a worker begins. */
 static __always_inline bool may_have_asked(u32 slot, u64 inode)
 {
+	struct tobs_settings *set = settings_of(slot);
 	struct inode_key key;
 
-	if (*(volatile bool *)&read_directly)
+	if (!set || !set->open)
+		return false;
+	if (set->read_directly)
 		return true;
 	if (!inode)
 		return false;

@@ -97,14 +97,18 @@ static __always_inline void count_in_batch(struct task_state *task, u32 op, long
 	keep_name(batch, file);
 }
 
-/* A period off the CPU is over: asleep, and then ready to run without one. Asleep inside a read
- * of data is waiting for the device too where the kernel does not call it so (FUSE). */
-static __always_inline void sleep_in_batch(struct task_state *task, u64 slept, u64 ready, u32 class)
+/* Whether a task is inside a read of data. To sleep there is to wait for storage also where the kernel
+ * does not call it waiting for a device (FUSE). */
+static __always_inline bool reads_data(struct task_state *task)
 {
-	bool reads = in_call(task, TOBS_OPEN) || (in_call(task, TOBS_READ) && class == TOBS_DATA);
+	return in_call(task, TOBS_READ) && task->class == TOBS_DATA;
+}
 
+/* A period off the CPU is over: asleep, and then ready to run without one. */
+static __always_inline void sleep_in_batch(struct task_state *task, u64 slept, u64 ready)
+{
 	task->batch.runqueue_ns += ready;
-	if (task->flags & OFF_IOWAIT || reads)
+	if (task->flags & OFF_IOWAIT || in_call(task, TOBS_OPEN) || reads_data(task))
 		task->batch.device_ns += slept;
 	else
 		task->batch.sleep_ns += slept;

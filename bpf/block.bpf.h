@@ -70,12 +70,16 @@ static __always_inline void keep_request(u64 key, struct request_start *start)
 		lose_request(used_slots());
 }
 
-/* Who asked for a request that is begun for others: a limit may have held it back. */
+/* Who asked for a request that is begun for others: a limit may have held it back. Then a thread of the
+ * kernel begins it. */
 static __always_inline bool take_submitter(struct bio *bio, u32 op, struct request_start *start)
 {
-	struct limited_bio *kept = limited(bio);
+	struct limited_bio *kept;
 	struct asker *asker;
 
+	if (!(bpf_get_current_task_btf()->flags & PF_KTHREAD))
+		return false;
+	kept = limited(bio);
 	if (kept) {
 		start->role = kept->role;
 		start->slot = kept->slot;
@@ -121,6 +125,12 @@ static __always_inline int begin_request(u64 key, struct bio *bio, u32 flags)
 SEC("tp_btf/block_io_start")
 int BPF_PROG(tobs_blk_start, struct request *request)
 {
+	/* One that is made for a bio has no function yet that ends it. A clone has, which multipath
+	 * passes on of a request that was counted. */
+	if (request->end_io) {
+		forget_request((u64)request);
+		return 0;
+	}
 	return begin_request((u64)request, request->bio, request->cmd_flags);
 }
 

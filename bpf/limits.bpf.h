@@ -19,8 +19,10 @@ struct limited_bio {
 	u8 unused; /* as in struct asker */
 };
 
+/* LRU: of some bios nothing is told when they complete. dm-crypt writes pages of its own in their place,
+ * and one that must not wait may fail for that (EAGAIN). */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, MAX_LIMITED);
 	__type(key, u64);
 	__type(value, struct limited_bio);

@@ -104,9 +104,11 @@ PREEMPTIBLE_PROG("tp_btf/mm_filemap_add_to_page_cache", tobs_cache_add, struct f
 	return 0;
 }
 
+/* A call that copies reads its source. Behind it the flag may be there still, which harms nothing: each
+ * call begins with none. */
 static __always_inline bool is_in_read(struct task_state *task)
 {
-	return task && in_call(task, TOBS_READ);
+	return task && (in_call(task, TOBS_READ) || task->flags & CALL_COPIES);
 }
 
 PREEMPTIBLE_PROG("tp_btf/page_cache_sync_ra", tobs_ra_wait, struct inode *inode)

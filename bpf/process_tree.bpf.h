@@ -5,36 +5,11 @@
  * still follows is let go of by tobs_release.
  */
 #include "askers.h"
+#include "names.h"
 #include "rights.h"
 
 #define MAX_ANCESTORS 8 /* main, fork server, worker, and some to spare */
 #define NO_PROCESS ((u32) - 1)
-
-struct name {
-	u64 words[2];
-};
-
-static __always_inline struct name name_of(const char *comm)
-{
-	struct name name = {};
-
-	bpf_probe_read_kernel_str(name.words, sizeof(name.words), comm);
-	return name;
-}
-
-/* torch/utils/data/_utils/worker.py names its process so (torch 2.5). */
-static __always_inline bool is_worker_name(struct name name)
-{
-	return name.words[0] == 0x5f617461645f7470ULL /* "pt_data_" */ &&
-	       name.words[1] == 0x000072656b726f77ULL /* "worker" */;
-}
-
-/* src/trainobs/probes/detach.py */
-static __always_inline bool is_detach_name(struct name name)
-{
-	return name.words[0] == 0x7465645f73626f74ULL /* "tobs_det" */ &&
-	       name.words[1] == 0x0000000000686361ULL /* "ach" */;
-}
 
 static __always_inline u32 child_role(u32 parent_role, bool is_thread)
 {
@@ -51,6 +26,7 @@ static __always_inline void follow(struct task_struct *task, u32 slot, u32 role)
 	if (state) {
 		state->slot = slot;
 		state->role = role;
+		state->inode = 0; /* another session may give its file another class */
 	} else {
 		COUNT_LOSS(slot, tasks);
 	}
@@ -244,11 +220,11 @@ int tobs_release(struct bpf_iter__task *context)
 }
 
 /* Give a class to the directory open at tobs_control::root_fd of the reader. By descriptor, since
- * a device number from stat(2) is not the kernel's own on btrfs. */
-SEC("iter/task")
-int tobs_root(struct bpf_iter__task *context)
+ * a device number from stat(2) is not the kernel's own on btrfs. What it iterates over does not matter,
+ * and there are fewer maps than tasks: it works at the first. */
+SEC("iter/bpf_map")
+int tobs_root(void *context)
 {
-	struct task_struct *task = context->task;
 	struct tobs_control *call = arguments();
 	struct tobs_settings *set;
 	struct inode_key key;
@@ -257,7 +233,7 @@ int tobs_root(struct bpf_iter__task *context)
 	u32 slot, class;
 	void *roots;
 
-	if (!task || !call || task->pid != bpf_get_current_task_btf()->pid)
+	if (!call || call->found++)
 		return 0;
 	file = file_of_fd(call->root_fd);
 	if (!file)

@@ -106,9 +106,9 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	add(to, TOBS_OFFCPU, class, 1, 0, off, wait);
 	if (task->role == TOBS_MAIN)
 		count_in_phase(task, to, slept, ready, wait);
-	task->wait_ns += wait;
+	task->wait_ns += reads_data(task) ? slept : wait;
 	if (makes_batch(task))
-		sleep_in_batch(task, slept, ready, class);
+		sleep_in_batch(task, slept, ready);
 	if (task->flags & OFF_AWAIT)
 		add(to, TOBS_AWAIT, TOBS_OTHER, 1, task->flags & OFF_GLOO ? slept : 0, slept, 0);
 	else if (task->flags & OFF_GIL)
@@ -164,7 +164,8 @@ int BPF_PROG(tobs_waking, struct task_struct *waking)
 	return 0;
 }
 
-static __always_inline int woken(struct task_struct *waking)
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(tobs_wakeup, struct task_struct *waking)
 {
 	struct task_state *task = state_of(waking);
 
@@ -174,14 +175,12 @@ static __always_inline int woken(struct task_struct *waking)
 	return 0;
 }
 
-SEC("tp_btf/sched_wakeup")
-int BPF_PROG(tobs_wakeup, struct task_struct *waking)
-{
-	return woken(waking);
-}
-
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(tobs_wakeup_new, struct task_struct *waking)
 {
-	return woken(waking);
+	struct task_state *task = state_of(waking);
+
+	if (task) /* its first wait for a CPU begins, off which nobody has seen it go */
+		task->off_ns = task->wake_ns = bpf_ktime_get_ns();
+	return 0;
 }

@@ -3,6 +3,7 @@
 #include "askers.h"
 #include "batches.h"
 #include "files.bpf.h"
+#include "names.h"
 
 static __always_inline void begin_file_call(struct task_state *task, struct target target, u32 op)
 {
@@ -13,8 +14,20 @@ static __always_inline void begin_file_call(struct task_state *task, struct targ
 	task->flags = CALL_REGULAR;
 	if (op == TOBS_READ && flags_of(&target) & O_DIRECT) {
 		task->flags |= CALL_DIRECT;
-		begin_direct_read();
+		begin_direct_read(task);
 	}
+}
+
+/* A worker that is spawned is given its name late, and then no other thread of it is told: its data set
+ * may have started some as it was unpickled. Global, as class_by_path, and for few tasks. */
+__noinline int follow_leader(struct task_state *task)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct task_struct *leader = BPF_CORE_READ(current, group_leader);
+
+	if (task && current->pid != current->tgid && is_worker_name(name_of(leader->comm)))
+		task->role = TOBS_WORKER;
+	return 0;
 }
 
 static __always_inline void begin_call(struct task_state *task, struct pt_regs *regs, u32 op,
@@ -25,6 +38,8 @@ static __always_inline void begin_call(struct task_state *task, struct pt_regs *
 	task->added_pages = 0;
 	task->wait_ns = 0;
 	task->filled = 0;
+	if (task->role == TOBS_CHILD)
+		follow_leader(task);
 	if (fd_arg) {
 		int fd = syscall_arg(regs, fd_arg);
 		struct file *file;
@@ -69,6 +84,8 @@ static __always_inline void enter_call(struct task_state *task, struct pt_regs *
 {
 	u32 op = op_of(nr);
 
+	if (is_32_bit_call(regs))
+		return;
 	if (is_aside(op))
 		task->aside_ns = bpf_ktime_get_ns();
 	else if (op != TOBS_MARK)
@@ -114,12 +131,27 @@ static __always_inline u32 opened_class(struct task_state *task, long fd)
 	return class;
 }
 
+/* Whether no page of a file is in memory: so no read has gone through the page cache just now. The pages
+ * of a file on overlayfs are those of another inode. */
+static __always_inline bool has_no_pages(struct inode *inode)
+{
+	return !READ(struct inode, inode, i_mapping, nrpages) && !is_overlaid(inode);
+}
+
+/* Whether a read has gone past the page cache: under O_DIRECT, or since its file system reads so (FUSE with
+ * direct I/O, ZFS, DAX). */
+static __always_inline bool went_past_cache(struct task_state *task)
+{
+	return task->flags & CALL_DIRECT ||
+	       (!task->added_pages && has_no_pages((struct inode *)task->inode));
+}
+
 /* What a read of a regular file says about the page cache. One at end of file says nothing, and one that
  * would not wait has failed, and left the pages to one that does. */
 static __always_inline void count_cache(struct task_state *task, struct account to, u32 class,
 					long bytes, u64 ns)
 {
-	if (task->flags & CALL_DIRECT) {
+	if (went_past_cache(task)) {
 		if (bytes > 0)
 			count_for(task, TOBS_DIRECT_READ, class, bytes, ns);
 		return;
@@ -266,10 +298,12 @@ static __always_inline int uring_op(u8 opcode)
 	case IORING_OP_READV:
 	case IORING_OP_READ_FIXED:
 	case IORING_OP_READ:
+	case IORING_OP_READV_FIXED:
 		return TOBS_URING_READ;
 	case IORING_OP_WRITEV:
 	case IORING_OP_WRITE_FIXED:
 	case IORING_OP_WRITE:
+	case IORING_OP_WRITEV_FIXED:
 		return TOBS_URING_WRITE;
 	}
 	return -1;
@@ -306,7 +340,7 @@ static __always_inline void count_request(struct task_state *task, struct io_kio
 		return;
 	if (COUNTS_FILES && class != TOBS_PSEUDO)
 		count_file_read(task, file, class, result, 0);
-	direct = flags_of(&target) & O_DIRECT;
+	direct = flags_of(&target) & O_DIRECT || has_no_pages(target.inode);
 	op = unknown(task, direct ? TOBS_DIRECT_READ : TOBS_CACHE_READ);
 	/* No count in the page cache: of these nobody knows whether they waited for read-ahead. */
 	add(to, op, class, direct, direct ? result : whole_pages(result), 0, 0);

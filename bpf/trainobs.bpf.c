@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 /*
- * The probes of trainobs, one object. tp_btf and iter/task only: they need CAP_BPF and CAP_PERFMON,
+ * The probes of trainobs, one object. tp_btf and iterators only: they need CAP_BPF and CAP_PERFMON,
  * and no tracefs, kernel headers or compiler. User space switches off what a kernel lacks.
  */
 #include "syscalls.bpf.h"

@@ -16,7 +16,8 @@
 /* What was done. */
 enum tobs_op {
 	TOBS_READ,	  /* read calls, direct ones included, sendfile and its like by their
-			     source; wait_ns: asleep for the device */
+			     source; wait_ns: asleep for a device, and for anything in a
+			     read call on data */
 	TOBS_WRITE,	  /* write calls, sendfile and its like by their target */
 	TOBS_FSYNC,	  /* fsync, fdatasync, sync_file_range, msync */
 	TOBS_OPEN,	  /* opens, by the class of the opened file */
@@ -24,7 +25,7 @@ enum tobs_op {
 	TOBS_URING_ENTER, /* calls of io_uring_enter and io_uring_setup that went well */
 	TOBS_URING_READ,  /* reads completed by io_uring */
 	TOBS_URING_WRITE, /* writes completed by io_uring */
-	TOBS_DIRECT_READ, /* the part of the reads above under O_DIRECT */
+	TOBS_DIRECT_READ, /* the part of the reads above that went past the page cache */
 	TOBS_CACHE_READ,  /* reads that the page cache could serve; bytes: rounded up to pages; by
 			     io_uring bytes alone */
 	TOBS_CACHE_MISS,  /* pages that reads brought into the page cache */
@@ -315,7 +316,9 @@ struct tobs_settings {
 	unsigned int tgid;     /* of its process, as the kernel numbers it; by tobs_adopt, as ... */
 	unsigned int uid;      /* ... what the client was when it connected: its user, ... */
 	unsigned int gid;      /* ... its group, ... */
-	unsigned int overlaid; /* a root of data lies on overlayfs: by tobs_root */
+	unsigned short overlaid; /* a root of data lies on overlayfs: by tobs_root */
+	unsigned short read_directly; /* with O_DIRECT, by anybody of it: such a request leads to no
+					 file */
 	unsigned long long permitted; /* ... its capabilities, ... */
 	unsigned long long user_ns;   /* ... and where it has them; 0: it was not asked yet */
 	long long clock_ahead_ns; /* CLOCK_MONOTONIC there, less the kernel's: a time namespace */
@@ -340,7 +343,8 @@ struct tobs_control {
 	unsigned int tid;	 /* ... and a thread of it, as its own name space does */
 	unsigned int root_fd;	 /* tobs_root: a directory that the reader has open ... */
 	unsigned int root_class; /* ... and the class of what lies below it */
-	unsigned int found;	 /* tobs_adopt, tobs_leave: threads `tid`; tobs_release: tasks */
+	unsigned int found;	 /* tobs_adopt, tobs_leave: threads `tid`; tobs_release: tasks;
+				    tobs_root: maps */
 	unsigned int client_fd; /* tobs_adopt, where guarded: a connection that the reader has open */
 	unsigned int
 		limits_hidden; /* 1: whose requests a limit holds back (askers.h); 2: there is one */

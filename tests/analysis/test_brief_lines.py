@@ -179,11 +179,10 @@ READ = "66 kB of data read a step"
         ({"cache__miss_bytes": 84e3}, f"{READ}; reads brought 84 kB into the page cache"),
         ({"cache__miss_bytes": 0}, f"{READ}; reads brought nothing into the page cache"),
         ({"cache__miss_bytes": np.nan}, READ),
-        ({"io__data_direct_read_bytes": 66e3}, f"{READ}, all of it past the page cache (O_DIRECT)"),
+        ({"io__data_direct_read_bytes": 66e3}, f"{READ}, all of it past the page cache"),
         (
             {"io__data_direct_read_bytes": 6e3, "cache__miss_bytes": 60e3},
-            f"{READ}, 6 kB of it past the page cache (O_DIRECT); reads brought 60 kB into the page "
-            "cache",
+            f"{READ}, 6 kB of it past the page cache; reads brought 60 kB into the page cache",
         ),
     ],
 )

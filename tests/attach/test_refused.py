@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import importlib.util
 import os
 import shlex
@@ -25,7 +26,9 @@ from trainobs.attach.process import ENDED, TORCH, find, look_at, out_of_reach, s
 from trainobs.attach.process import Target as Seen
 from trainobs.attach.top import Machine
 from trainobs.cli import main
-from trainobs.core.errors import AttachError
+from trainobs.core.errors import AttachError, ProbeError
+from trainobs.probes import attached_backend
+from trainobs.probes.shared import SharedProbes
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -227,3 +230,20 @@ def test_top_in_a_container_does_not_speak_of_the_machine() -> None:
     words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "trainobs", "top"]
     done = subprocess.run([*words, "--once"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("no training process of this container is running"), done.stderr
+
+
+def test_a_session_whose_memory_cannot_be_mapped_gives_its_slot_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr(attached_backend, "mapping", no_memory)
+    probes = SharedProbes(["net"])
+    try:
+        with pytest.raises(ProbeError, match="no memory"):
+            attached_backend.AttachedBackend(probes, 0, os.getpid())
+        is_open, *_ = probes._settings_of(0)
+        assert not is_open
+    finally:
+        probes.stop()

@@ -136,6 +136,18 @@ def test_its_process_ends_with_the_one_that_is_killed() -> None:
         time.sleep(0.02)
 
 
+def test_that_its_process_is_killed_does_not_end_the_training() -> None:
+    kernel = LocalBackend(())
+    try:
+        kernel.load_own([BccProbe(TEXT)])
+        (program,) = kernel.own._objects
+        program._child.kill()
+        program._child.wait()
+        kernel.adopt()
+    finally:
+        kernel.stop()
+
+
 def is_running(pid: int) -> bool:
     try:
         return bcc_child.__name__ in Path(f"/proc/{pid}/cmdline").read_text()

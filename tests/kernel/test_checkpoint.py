@@ -15,6 +15,7 @@ import torch
 from tests.kernel.ground_truth import BLOCK, MIB, evict, rounded
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.processes import Outsider, in_child
+from tests.kernel_state import programs_off_here
 from trainobs.core.abi import FileClass, Op, Phase, Role
 
 pytestmark = pytest.mark.needs_bpf
@@ -204,6 +205,8 @@ def test_a_copy_inside_the_kernel_is_a_read_of_its_source_and_a_write_to_its_tar
     assert got.count(Op.READ, DATA) == calls
     if copy is not copy_range:  # which some file systems do without the page cache
         assert got.bytes(Op.CACHE_MISS, DATA) == rounded(done)
+        waits_told = "tobs_ra_wait" not in programs_off_here()
+        assert waits_told <= got.count(Op.DEMAND_MISS, DATA) <= calls * waits_told
     assert got.bytes(Op.FAULT_FILL, DATA) == 0
 
 

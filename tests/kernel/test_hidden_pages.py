@@ -15,6 +15,8 @@ from tests.kernel.ground_truth import MIB, PAGE, evict, write_file
 from tests.kernel.mounts import mounted
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.processes import Outsider
+from tests.kernel.runlog import RunTables
+from trainobs import observe
 from trainobs.core.abi import FileClass, Op, Phase
 
 pytestmark = pytest.mark.needs_bpf
@@ -120,6 +122,25 @@ def test_write_back_of_a_checkpoint_on_an_overlay_is_the_checkpoint_s(
     got = observed.undisturbed(lambda: observed.during(save, Phase.CHECKPOINT))
     assert got.bytes(Op.WRITE, CHECKPOINT) == SIZE
     assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == SIZE
+
+
+def test_without_the_program_that_knows_their_pages_files_on_an_overlay_are_unknown(
+    overlay: Path, place: Path, tmp_path: Path
+) -> None:
+    probes = ["syscalls", "block"]
+    with observe(run_dir=tmp_path / "run", data_roots=[overlay], probes=probes, quiet=True) as obs:
+        evict(overlay / "shard")
+        with obs.step(), obs.phase("checkpoint"):
+            (overlay / "saved").write_bytes(os.urandom(SIZE))
+            subprocess.run(["sync", "-f", place], check=True)
+            touch_all(overlay / "shard")
+    run = RunTables(tmp_path / "run")
+    step = run.steps[-1]
+    assert step["io/checkpoint_write_bytes"] == SIZE
+    assert step["block/read_bytes"] >= SIZE
+    for name in ("checkpoint_write_bytes", "write_bytes", "data_read_bytes"):
+        assert step[f"block/{name}"] is None
+    assert not run.total("bytes", "block_write")
 
 
 def test_a_copy_onto_an_overlay_does_not_make_its_source_a_checkpoint(

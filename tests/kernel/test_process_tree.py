@@ -143,6 +143,21 @@ def test_a_thread_does_not_become_a_worker_by_its_name(counts: During, data: Pat
     assert only(counts(lambda: in_thread(work)), THREAD)
 
 
+def test_a_thread_that_a_worker_had_before_its_name_is_a_worker_too(
+    counts: During, waiting: Waiting
+) -> None:
+    """As a data set starts one where it is unpickled, in a worker that is spawned."""
+
+    def work() -> None:
+        def name_and_tell() -> None:
+            Path("/proc/self/comm").write_text(WORKER_NAME)
+            waiting.tell()
+
+        in_thread(waiting.wait_and_read, meanwhile=name_and_tell)
+
+    assert only(counts(lambda: in_child(work)), WORKER)
+
+
 def test_what_a_worker_starts_is_a_worker_too(counts: During, data: Path) -> None:
     read = lambda: read_whole(data)  # noqa: E731
     assert only(counts(lambda: in_worker(lambda: in_thread(read))), WORKER)

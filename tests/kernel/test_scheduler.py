@@ -14,7 +14,7 @@ import pytest
 from tests.kernel.ground_truth import MIB, write_file
 from tests.kernel.jobs.batches import read_directly
 from tests.kernel.observed import ObservedKernel
-from tests.kernel.processes import fork
+from tests.kernel.processes import fork, join
 from trainobs.core.abi import RING, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
@@ -23,6 +23,7 @@ MAIN = Role.MAIN
 SLEEP_S = 0.2
 BUSY_S = 0.5
 NAPS, NAP_S = 50, 0.002
+FIRST_S = 0.02
 
 
 class Times(NamedTuple):
@@ -62,7 +63,7 @@ def times(observed: ObservedKernel) -> Times:
     while True:
         before = switches()
         off = time.monotonic_ns() - time.thread_time_ns()
-        queued = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+        queued = queued_ns()
         row = observed.kernel.rows[observed.clock.serial % RING][..., MAIN]
         seen = row["ns"].sum(axis=-1)
         found = Times(
@@ -77,6 +78,10 @@ def times(observed: ObservedKernel) -> Times:
         )
         if switches() == before:
             return found
+
+
+def queued_ns() -> int:
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
 
 
 def switches() -> int:
@@ -146,6 +151,31 @@ def test_a_reader_in_a_crowd_sleeps_for_the_device_until_it_is_woken(
         path.unlink()
     assert got.seen_queued > 0.1 * got.seen_off  # or nothing was tested
     assert 0 < got.seen_iowait <= got.seen_off - got.seen_queued
+
+
+def test_a_child_queues_before_its_first_instruction(observed: ObservedKernel) -> None:
+    told, tell = os.pipe()
+
+    def start_and_keep_the_cpu() -> None:
+        cpus, mine = os.sched_getaffinity(0), os.sched_getscheduler(0)
+        first = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+        os.sched_setaffinity(0, {min(cpus)})
+        os.sched_setscheduler(0, first, os.sched_param(1))
+        try:
+            child = fork(lambda: os.write(tell, str(queued_ns()).encode()))
+            burn(FIRST_S)
+        finally:
+            os.sched_setscheduler(0, mine, os.sched_param(0))
+            os.sched_setaffinity(0, cpus)
+        join(child)
+
+    got = observed.during(start_and_keep_the_cpu)
+    queued = int(os.read(told, 100))
+    os.close(told)
+    os.close(tell)
+    assert queued > 0.5e9 * FIRST_S  # or nothing was tested
+    seen = got.ns(Op.RUNQUEUE, role=Role.CHILD)
+    assert 0.99 * queued <= seen <= got.ns(Op.OFFCPU, role=Role.CHILD)
 
 
 def test_the_queueing_of_others_is_theirs(observed: ObservedKernel, hogs: None) -> None:

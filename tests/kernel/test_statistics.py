@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,12 @@ import pytest
 from tests.kernel.btf import STRUCT
 from tests.kernel.own import Marked, source
 from trainobs import Probe
+from trainobs.core.abi import FileClass
 from trainobs.probes import statistics
 from trainobs.probes.kernel_names import KERNEL_BTF
 from trainobs.probes.local_backend import LocalBackend
+from trainobs.probes.shared import SharedProbes
+from trainobs.probes.statistics import ProbeStatistics
 
 
 def test_counters_of_a_program_lie_where_the_running_kernel_has_them() -> None:
@@ -50,6 +55,32 @@ def test_left_out_runs_of_programs_of_the_users_are_a_loss(
         assert kernel.losses()["runs"] > before
     finally:
         kernel.stop()
+
+
+def test_a_root_takes_the_same_however_many_tasks_the_machine_has(tmp_path: Path) -> None:
+    probes, end = SharedProbes(["net"]), threading.Event()
+    count = ProbeStatistics({"tobs_root": probes._loader.program_fd("tobs_root")})
+    switch = count._library.bpf_enable_stats(statistics._RUN_TIME)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+
+    def runs() -> int:
+        before = count.run_counts()[0]
+        probes.add_root(0, descriptor, FileClass.DATA)
+        return count.run_counts()[0] - before
+
+    threads = [threading.Thread(target=end.wait) for _ in range(300)]
+    try:
+        alone = runs()
+        for thread in threads:
+            thread.start()
+        assert 0 < runs() < alone + 100  # others may make some maps meanwhile
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+        os.close(descriptor)
+        os.close(switch)
+        probes.stop()
 
 
 def kernel_layout(name: bytes) -> dict[bytes, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,41 @@ def test_a_child_that_registers_itself_is_counted_by_its_own_session_alone(
         join(as_user(lambda first=register_first: rank_0(first)))
     ready.close()
     go.close()
+
+
+def test_what_was_data_to_the_session_of_an_ancestor_is_none_to_its_own(
+    service: Service, open_place: Path
+) -> None:
+    """To a thread that goes on reading the same file."""
+    path = write_file(open_place / "data" / "file", 4096)
+    (open_place / "other").mkdir()
+
+    def rank_1() -> None:
+        turn, read = threading.Event(), threading.Event()
+
+        def read_twice() -> None:
+            fd = os.open(path, os.O_RDONLY)
+            assert len(os.pread(fd, 4096, 0)) == 4096
+            read.set()
+            turn.wait()
+            assert len(os.pread(fd, 4096, 0)) == 4096
+
+        thread = threading.Thread(target=read_twice)
+        thread.start()
+        read.wait()
+        observed = Observed(service.path)
+        got = data_of(observed, open_place / "other", lambda: (turn.set(), thread.join()))
+        assert got.bytes(Op.READ, DATA) == 0
+        assert got.bytes(Op.READ, FileClass.OTHER, Role.THREAD) == 4096
+        observed.stop()
+
+    def rank_0() -> None:
+        observed = Observed(service.path)
+        got = data_of(observed, path.parent, lambda: in_child(rank_1))
+        assert got.bytes(Op.READ, DATA, Role.CHILD) == 4096
+        observed.stop()
+
+    join(as_user(rank_0))
 
 
 def test_a_process_in_a_name_space_of_its_own_is_served(service: Service, open_place: Path) -> None:

@@ -54,6 +54,8 @@ GARBAGE = {
     "a thread by name": b'{"version":2,"ask":"register","tid":"1"}',
     "a negative thread": b'{"version":2,"ask":"register","tid":-1}',
     "a huge thread": b'{"version":2,"ask":"register","tid":%d}' % 10**40,
+    "a clock by name": b'{"version":2,"ask":"register","tid":1,"ahead_ns":"1"}',
+    "a clock of another age": b'{"version":2,"ask":"register","tid":1,"ahead_ns":%d}' % -(2**63),
     "a thread that is none": b'{"version":2,"ask":"register","tid":NaN}',
     "a root of nobody": b'{"version":2,"ask":"root","file_class":1}',
     "a leave of nobody": b'{"version":2,"ask":"leave","tid":1}',

@@ -14,7 +14,8 @@ from tests import kernel_state
 from tests.integrations.models import read_steps
 from tests.kernel.ground_truth import write_file
 from tests.kernel.privileges import NOBODY
-from tests.kernel.processes import join
+from tests.kernel.processes import A_DAY_AHEAD, join, run_job
+from tests.kernel.runlog import RunTables
 from tests.service.service import MAIN, Service, as_user
 from tests.session.jobs import Job, loop, programs_of, wait_for
 from trainobs import observe
@@ -222,3 +223,11 @@ def test_the_doctor_says_who_may_use_the_service(service: Service, nobodys: Path
     service.is_free_again()
     assert service.stop(signal.SIGKILL)
     assert "Connection refused" in examine()["service"]["why"]
+
+
+def test_the_clock_of_a_process_in_a_time_name_space_is_known(nobodys: Path) -> None:
+    """Or no wait for the interpreter's lock is told as one, since that has a limit in time."""
+    run = nobodys / "run"
+    run_job("held", A_DAY_AHEAD, run_dir=str(run), steps=5, held_s=0.1, as_nobody=True)
+    waited = sum(row["python/gil_wait_ns"] for row in RunTables(run).steps)
+    assert waited > 5 * 0.08e9

@@ -28,6 +28,8 @@ BLOCK: Programs = frozenset({"tobs_blk_start", "tobs_blk_done"})
 RECLAIM: Programs = frozenset(
     {"tobs_reclaim", "tobs_reclaimed", "tobs_cg_reclaim", "tobs_cg_freed"}
 )
+PAGES: Programs = frozenset({"tobs_cache_add"})
+"""Pages that come into the page cache: of which file on overlayfs they are, and in which fault."""
 
 IO_URING = "tobs_uring"
 """Without it nobody knows what rings read and write; while there is no ring, that is nothing."""
@@ -51,12 +53,12 @@ FEEDS: Mapping[Op, Programs] = {
     Op.URING_WRITE: CALLS | {IO_URING},
     Op.DIRECT_READ: CALLS | {IO_URING},
     Op.CACHE_READ: CALLS | {IO_URING},
-    Op.CACHE_MISS: CALLS | {IO_URING, "tobs_cache_add"},
+    Op.CACHE_MISS: CALLS | PAGES | {IO_URING},
     Op.DEMAND_MISS: CALLS | {"tobs_ra_wait"},
     Op.FAULT: frozenset({"tobs_fault"}),
-    Op.FAULT_FILL: CALLS | {"tobs_cache_add"},  # a page that no call asked for
+    Op.FAULT_FILL: CALLS | PAGES,  # a page that no call asked for
     Op.BLOCK_READ: BLOCK,
-    Op.BLOCK_WRITE: BLOCK | CALLS,  # write-back is told by the class of the file
+    Op.BLOCK_WRITE: BLOCK | CALLS | PAGES,  # write-back is told by the class of the file
     Op.OFFCPU: SCHEDULER,
     Op.RUNQUEUE: SCHEDULER,
     Op.SEND: frozenset({"tobs_send"}),
@@ -67,15 +69,20 @@ FEEDS: Mapping[Op, Programs] = {
     Op.PHASE_OFF: SCHEDULER,
     Op.PHASE_SLEEP: SCHEDULER | {"tobs_await"},  # what is known to be waited for is left out
     Op.AIO: CALLS,
-    Op.HINT: CALLS | {"tobs_cache_add"},
+    Op.HINT: CALLS | PAGES,
     Op.MAP_WRITE: CALLS,
-    Op.UNNAMED_FILL: CALLS | {"tobs_cache_add"},
+    Op.UNNAMED_FILL: CALLS | PAGES,
 }
 """Operation -> programs without which its cells are wrong."""
 
-CLASSED_BY_CALLS = frozenset({Op.FAULT, Op.BLOCK_READ, Op.BLOCK_WRITE, Op.OFFCPU, Op.RUNQUEUE})
+CLASSED_BY: Mapping[Op, Programs] = {
+    Op.FAULT: CALLS,
+    Op.BLOCK_READ: CALLS | PAGES,  # or of a fault, where pages do not lead to their file
+    Op.OFFCPU: CALLS,
+    Op.RUNQUEUE: CALLS,
+}
 """Operations whose class of file is that of a call: by the path that was opened, who reads it, in
-which phase. Without calls their sums over all classes are right, and no class is."""
+which phase. Without these programs their sums over all classes are right, and no class is."""
 
 
 FOR_GLOO = FEEDS[Op.AWAIT] | {"tobs_waking"}
@@ -89,7 +96,7 @@ def feeds(op: Op, field: str, classes: Collection[FileClass] = ()) -> Programs:
         slept = FEEDS[Op.AWAIT]
     if op is Op.AWAIT and field == "bytes":
         slept = FOR_GLOO
-    return FEEDS[op] | slept | (CALLS if classes and op in CLASSED_BY_CALLS else Programs())
+    return FEEDS[op] | slept | (CLASSED_BY.get(op, Programs()) if classes else Programs())
 
 
 class Coverage:

@@ -93,7 +93,7 @@ BYTES: Mapping[str, str] = {
 CACHE: Mapping[str, str] = {
     "cache/hit_ratio": "page cache hits, of pages asked for",
     "cache/demand_hit_ratio": "data reads that waited for no read-ahead",
-    "cache/read_stall_ratio": "time in data reads, asleep for the disk",
+    "cache/read_stall_ratio": "time in data reads, asleep",
 }
 
 GPU: Mapping[str, str] = {

@@ -70,16 +70,17 @@ class AttachedBackend(ProbeBackend):
         self.own = own or self.own
         self.status = probes.status
         self._programs = seen_object(probes, FUNCTIONS)
+        self._end: list[Callable[[], None]] = [self._programs.close]
         try:
             with closing(probes.open(slot)) as maps:
+                self._end.insert(0, partial(probes.close, slot))
                 self._map(maps.clock_fd, maps.sums_fd)
             memory = mapping(self._programs.map_fd("seen_process"), SEEN.itemsize, writable=True)
         except OSError as error:
-            self._programs.close()
+            self.stop()
             raise unable(error) from error
         self.seen = np.frombuffer(memory, SEEN, 1)
         self._statistics = ProbeStatistics(self.program_fds())
-        self._end: list[Callable[[], None]] = [partial(probes.close, slot), self._programs.close]
 
     def follow(self, tid: int) -> bool:
         """Follow the process and all that it started; False if it has no such thread (any more).

@@ -9,6 +9,7 @@ import select
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,8 @@ class BccProgram:
     def adopted(self) -> None:
         """The probes follow this process and its children from now on: the child is none."""
         if self._child and self._child.stdin:
-            self._child.stdin.write(b"\n")
-            self._child.stdin.flush()
+            with suppress(OSError):  # it has been killed: its programs count nothing any more
+                os.write(self._child.stdin.fileno(), b"\n")
 
     def close(self) -> None:
         """End the process, and so the programs. May be called twice."""

@@ -198,8 +198,8 @@ PROBES: dict[str, tuple[Program, ...]] = {
 """Probes a user can choose, by name."""
 
 
-def _iterator(name: str, gives: str) -> Program:
-    return Program(name, gives, (ProgramVariant(((name, "iter/task"),)),))
+def _iterator(name: str, gives: str, over: str = "task") -> Program:
+    return Program(name, gives, (ProgramVariant(((name, f"iter/{over}"),)),))
 
 
 TREE: tuple[Program, ...] = (
@@ -210,7 +210,7 @@ TREE: tuple[Program, ...] = (
     _traced("tobs_exec", "sched_process_exec", "following no program that has more rights (sudo)"),
     _iterator("tobs_adopt", "registration of the training process"),
     _iterator("tobs_leave", "leaving the observer's own thread out"),
-    _iterator("tobs_root", "which directories hold data and checkpoints"),
+    _iterator("tobs_root", "which directories hold data and checkpoints", over="bpf_map"),
     _iterator("tobs_release", "the end of a session"),
 )
 """Programs without which no probe works."""
@@ -229,7 +229,7 @@ WHAT_TO_GIVE = (
 )
 """What an error about `probes` says."""
 
-ITERATORS = frozenset(program.name for program in TREE if program.attach_point == "iter/task")
+ITERATORS = frozenset(program.name for program in TREE if program.attach_point.startswith("iter/"))
 """Programs that run when read, not when something happens."""
 
 _OF_CALLS = frozenset({"io_uring", "page_cache"})

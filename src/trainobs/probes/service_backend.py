@@ -23,6 +23,7 @@ from trainobs.probes.backend import ProbeBackend
 from trainobs.probes.obstacles import in_user_namespace
 from trainobs.probes.own_programs import OwnProbe
 from trainobs.probes.programs import PROBES, programs_of
+from trainobs.probes.time_namespace import clock_ahead_ns
 
 WITHOUT_RIGHTS = (
     "this process may load no programs, and trainobs-probed loads none but its own",
@@ -67,7 +68,12 @@ class ServiceBackend(ProbeBackend):
         try:
             tid = threading.get_native_id() if tid is None else tid
             self._socket, answer, maps = enter(
-                path, "register", tid=tid, layout=protocol.LAYOUT, count=2
+                path,
+                "register",
+                tid=tid,
+                ahead_ns=clock_ahead_ns(),
+                layout=protocol.LAYOUT,
+                count=2,
             )
             self.status = {name: str(answer["status"].get(name)) for name in programs_of(probes)}
             self._runs_before = self._runs = int(answer["runs"])
@@ -90,7 +96,7 @@ class ServiceBackend(ProbeBackend):
 
     def adopt(self) -> None:
         """Follow the calling process: this thread as the training thread, and all it started."""
-        self._tell("adopt", tid=threading.get_native_id())
+        self._tell("adopt", tid=threading.get_native_id(), ahead_ns=clock_ahead_ns())
 
     def leave(self) -> None:
         """Stop following the calling thread."""

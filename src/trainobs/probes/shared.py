@@ -194,7 +194,9 @@ class SharedProbes:
                 pass
         remove(slot, self._loader.map_fd)
 
-    def adopt(self, slot: int, tgid: int, tid: int, client: int = 0) -> bool:
+    def adopt(
+        self, slot: int, tgid: int, tid: int, client: int = 0, ahead_ns: int | None = None
+    ) -> bool:
         """Follow a process for a session, and what it has started; False if it is not there.
 
         Args:
@@ -202,10 +204,13 @@ class SharedProbes:
             tgid: the process, as this process sees it.
             tid: its training thread, as it sees itself.
             client: descriptor of the client's connection, where the session is guarded.
+            ahead_ns: `clock_ahead_ns` of the process; None: this process may look.
         """
+        if ahead_ns is None:
+            ahead_ns = clock_ahead_ns(tgid)
         with self._lock:
             at = slot * _SETTINGS.size + _SETTINGS.size - _AHEAD.size
-            _AHEAD.pack_into(self._settings, at, clock_ahead_ns(tgid))
+            _AHEAD.pack_into(self._settings, at, ahead_ns)
             if self._limits_hidden and has_read_limit(tgid):
                 self._limits_hidden = _LIMITED
             return bool(self._call("tobs_adopt", slot, tgid=tgid, tid=tid, client=client))

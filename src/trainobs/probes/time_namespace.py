@@ -6,17 +6,18 @@ import os
 from pathlib import Path
 
 
-def clock_ahead_ns(tgid: int) -> int:
+def clock_ahead_ns(tgid: int | str = "self") -> int:
     """CLOCK_MONOTONIC of a process, less that of the kernel, which programs read.
 
     The file tells of the namespace in which its children will be. Where that is another one than
-    its own, its own is taken for the first one, which has no offsets.
+    its own, its own is taken for the first one, which has no offsets. Of another process this takes
+    the rights to look into it.
 
     Args:
         tgid: the process, as this process sees it.
 
     Returns:
-        ns; 0 where the process is gone, or the kernel is older than 5.6.
+        ns; 0 where the process is gone or hidden, or the kernel is older than 5.6.
     """
     place = Path("/proc", str(tgid))
     try:

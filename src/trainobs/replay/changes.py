@@ -176,7 +176,7 @@ def _sleeps_beside_storage(trace: Trace) -> bool:
 
 
 def _may_be_cached(trace: Trace) -> bool:
-    """What is read by O_DIRECT is never in memory."""
+    """What is read past the page cache is never in it."""
     return not trace.reads_directly
 
 
@@ -189,8 +189,8 @@ def _cached(trace: Trace, value: float) -> tuple[Trace, ...]:
     if not _may_be_cached(trace):
         raise TrainobsError(
             failed="cached cannot be predicted.",
-            found="most of what calls read they read by O_DIRECT, which passes by the page cache",
-            do="read it without O_DIRECT, and observe that; or predict device=2x",
+            found="most of what calls read passes by the page cache (O_DIRECT, or its file system)",
+            do="read it by way of the page cache, and observe that; or predict device=2x",
         )
     return _faster(trace, inf)
 

@@ -36,8 +36,8 @@ READ = ("io/data_read_bytes", "io/data_direct_read_bytes")
 """Training data read, and the part of it that passed by the page cache."""
 
 STORAGE = ("io/data_read_ns", "cache/read_stall_ratio", "sched/worker_iowait_ns")
-"""Time of all threads in reads of data, the share of it asleep for the device; time asleep for a
-device of all threads of workers."""
+"""Time of all threads in reads of data, the share of it asleep; time asleep for a device of all
+threads of workers."""
 
 BESIDE = ("sched/thread_iowait_ns", "io/fsync_ns", "io/main_fsync_ns", "block/read_ns")
 """Time asleep for a device of all that are neither workers nor the training thread; time in fsync,

@@ -182,7 +182,7 @@ def _past(summary: dict[str, Any], read: float) -> str:
     direct = _mean(summary, "io/data_direct_read_bytes")
     if not direct:
         return ""
-    return f", {'all' if direct >= read else size(direct)} of it past the page cache (O_DIRECT)"
+    return f", {'all' if direct >= read else size(direct)} of it past the page cache"
 
 
 def _brought(summary: dict[str, Any], read: float) -> str:

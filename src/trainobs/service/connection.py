@@ -30,6 +30,7 @@ or after any if its user asks without end: nobody must hold up the others."""
 
 _REASON_CHARACTERS = 120
 _MAX_TID = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
+_MAX_AHEAD_NS = 1 << 63
 _PEER_PIDFD = 77  # SO_PEERPIDFD, v6.5
 _CREDENTIALS = struct.Struct("iII")  # struct ucred
 
@@ -164,7 +165,7 @@ class Connection:
         )
 
     def _register(self, question: Question, descriptors: Sequence[int]) -> None:
-        tid = _number(question, "tid", _MAX_TID)
+        tid, ahead_ns = _number(question, "tid", _MAX_TID), _ahead_ns(question)
         if question.get("layout") != protocol.LAYOUT:
             raise Refusal(
                 f"the service is of trainobs {__version__}, which counts in another way",
@@ -172,14 +173,14 @@ class Connection:
             )
         self._slot, maps = self._sessions.begin(self._peer.uid, self._peer.tgid)
         with closing(maps):
-            self._follow(tid)
+            self._follow(tid, ahead_ns)
             runs = self._probes.missed_runs()
             self._say([maps.clock_fd, maps.sums_fd], status=self._status(), runs=runs)
         self._note(logging.INFO, "follow process %d of user %d in slot %d", self._slot)
 
     def _adopt(self, question: Question, descriptors: Sequence[int]) -> None:
         self._own_slot()
-        self._follow(_number(question, "tid", _MAX_TID))
+        self._follow(_number(question, "tid", _MAX_TID), _ahead_ns(question))
         self._say()
         time.sleep(REST_S)
 
@@ -211,10 +212,10 @@ class Connection:
         self._end_session()
         self._say(runs=self._probes.missed_runs())
 
-    def _follow(self, tid: int) -> None:
+    def _follow(self, tid: int, ahead_ns: int) -> None:
         """The kernel decides: it compares the rights of each task with those of the connection."""
         client = self._connection.fileno()
-        if not self._probes.adopt(self._own_slot(), self._peer.tgid, tid, client):
+        if not self._probes.adopt(self._own_slot(), self._peer.tgid, tid, client, ahead_ns):
             raise Refusal(
                 f"there is no thread {tid} in process {self._peer.tgid} that others of user "
                 f"{self._peer.uid} may look into: one with the user, group and capabilities with "
@@ -245,4 +246,15 @@ def _number(question: Question, name: str, limit: int) -> int:
         return int(value)
     if type(value) is not int or not 0 <= value < limit:
         raise protocol.ProtocolError(f"a question without a proper {name}")
+    return value
+
+
+def _ahead_ns(question: Question) -> int:
+    """How far the clock of a client is ahead, as it tells itself.
+
+    The service may not look into it, and nobody else's counts depend on it.
+    """
+    value = question.get("ahead_ns", 0)
+    if type(value) is not int or abs(value) >= _MAX_AHEAD_NS:
+        raise protocol.ProtocolError("a question without a proper ahead_ns")
     return value

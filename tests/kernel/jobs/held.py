@@ -11,10 +11,13 @@ import sys
 import threading
 
 import trainobs
+from tests.session.unprivileged_job import drop_privileges
 
 
-def main(run_dir: str, steps: int, held_s: float) -> None:
+def main(run_dir: str, steps: int, held_s: float, as_nobody: bool = False) -> None:
     """The main thread lets go of the lock as it starts a thread, and then waits for it."""
+    if as_nobody:
+        drop_privileges()
     hold = ctypes.PyDLL(None).usleep
     with trainobs.observe(run_dir=run_dir, quiet=True) as obs:
         for _ in range(steps):

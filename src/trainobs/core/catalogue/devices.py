@@ -12,6 +12,11 @@ _HELD_BACK = (
     "Where no program may attach to functions of the kernel: direct and synchronous writes that a "
     "limit of a control group (io.max) held back."
 )
+_THEIR_OWN = (
+    "What dm-crypt (LUKS), RAID 4, 5 and 6 of Linux, and ZFS write: by threads of their own, from "
+    "pages of their own."
+)
+_NONE = "Devices without requests (pmem, brd, zram)."
 
 DEVICES: tuple[Metric, ...] = (
     kernel(
@@ -19,7 +24,7 @@ DEVICES: tuple[Metric, ...] = (
         Cells("bytes", (Op.BLOCK_READ,)),
         "Bytes read from block devices for the process tree.",
         source="block_rq_complete",
-        blind="Network file systems have no block device.",
+        blind=f"Network file systems have no block device. ZFS reads by its own threads. {_NONE}",
         chart="Read from block devices",
     ),
     kernel(
@@ -65,13 +70,14 @@ DEVICES: tuple[Metric, ...] = (
         Cells("bytes", (Op.BLOCK_WRITE,)),
         "Bytes written to block devices: by the process tree, and by the kernel for its files.",
         source="block_rq_complete",
-        blind=f"Write-back of files that are neither data nor checkpoint. {_HELD_BACK}",
+        blind="Write-back of files that are neither data nor checkpoint. "
+        f"{_THEIR_OWN} {_NONE} {_HELD_BACK}",
     ),
     kernel(
         "block/checkpoint_write_bytes",
         Cells("bytes", (Op.BLOCK_WRITE,), CHECKPOINT),
         "Bytes of checkpoints written to block devices, whoever issued the write.",
         source="block_rq_complete",
-        blind="Write-back of files that btrfs compresses.",
+        blind=f"Write-back of files that btrfs compresses. {_THEIR_OWN} {_NONE}",
     ),
 )

@@ -10,6 +10,7 @@ _WAITS = "Read-ahead in earlier steps can hide or overshoot it: judge it over ma
 _AHEAD = "Workers read ahead, so this is what they did during the step, not what the step consumed."
 _HINTED = Cells("bytes", (Op.HINT,), DATA)
 _HINTS = "Unknown where hints brought data in (cache/hint_bytes): for which reads is not told."
+_PAST = "reads that bypass the cache (io/data_direct_read_bytes), and hits of FUSE passthrough"
 _TREE = "Sockets and pipes count too, as the kernel counts them."
 
 FILES: tuple[Metric, ...] = (
@@ -44,7 +45,9 @@ FILES: tuple[Metric, ...] = (
     kernel(
         "io/data_direct_read_bytes",
         Cells("bytes", (Op.DIRECT_READ,), DATA),
-        "The part of io/data_read_bytes that bypassed the page cache (O_DIRECT).",
+        "The part of io/data_read_bytes that bypassed the page cache: under O_DIRECT, or as its "
+        "file system does (FUSE with direct I/O, 9p without a cache, ZFS, DAX).",
+        blind="Such file systems beneath an overlay: their reads count as hits.",
     ),
     kernel(
         "io/data_mmap_bytes",
@@ -119,7 +122,7 @@ FILES: tuple[Metric, ...] = (
         "Share of the pages that read calls on data asked for (what each returned, rounded up to "
         "pages) that were in memory before. Small reads ask for a page again and again, so that it "
         "is no share of the bytes.",
-        f"Mapped files, and direct reads, which bypass the cache. {_HINTS} {_WAITS}",
+        f"Mapped files, {_PAST}. {_HINTS} {_WAITS}",
         "Page cache hits, of data pages asked for",
         Ratio(
             Cells("bytes", (Op.CACHE_MISS,), DATA),
@@ -134,7 +137,7 @@ FILES: tuple[Metric, ...] = (
         MetricKind.RATIO,
         "page_cache_sync_ra",
         "Share of the data reads that did not have to start read-ahead and wait for it.",
-        f"Mapped files, and reads by io_uring. {_HINTS}",
+        f"Mapped files, reads by io_uring, {_PAST}. {_HINTS}",
         formula=Ratio(
             Cells("count", (Op.DEMAND_MISS,), DATA),
             Cells("count", (Op.CACHE_READ,), DATA),
@@ -147,8 +150,9 @@ FILES: tuple[Metric, ...] = (
         "ratio",
         MetricKind.RATIO,
         "sched_switch",
-        "Share of the time inside data reads that was spent asleep, waiting for the device.",
-        "Mapped files.",
+        "Share of the time inside data reads that was spent asleep: for a device, or "
+        "for a server (FUSE, network file systems).",
+        "Mapped files; and of sendfile and its like, sleep for a server.",
         formula=Ratio(Cells("wait_ns", (Op.READ,), DATA), Cells("ns", (Op.READ,), DATA)),
     ),
     kernel(
