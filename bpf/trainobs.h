@@ -313,10 +313,10 @@ struct tobs_settings {
 	unsigned int guarded;	  /* only tasks that its client might look into are followed */
 	unsigned int class_epoch; /* bumped with every root: classes decided before are void */
 	unsigned int infer_data;  /* what a loader reads from unclassified regular files is data */
-	unsigned int tgid;     /* of its process, as the kernel numbers it; by tobs_adopt, as ... */
-	unsigned int uid;      /* ... what the client was when it connected: its user, ... */
-	unsigned int gid;      /* ... its group, ... */
-	unsigned short overlaid; /* a root of data lies on overlayfs: by tobs_root */
+	unsigned int tgid; /* of its process, as the kernel numbers it; by tobs_adopt, as ... */
+	unsigned int uid;  /* ... what the client was when it connected: its user, ... */
+	unsigned int gid;  /* ... its group, ... */
+	unsigned short overlaid;      /* a root of data lies on overlayfs: by tobs_root */
 	unsigned short read_directly; /* with O_DIRECT, by anybody of it: such a request leads to no
 					 file */
 	unsigned long long permitted; /* ... its capabilities, ... */
