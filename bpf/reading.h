@@ -69,6 +69,16 @@ static __always_inline u32 own_tid(struct task_struct *task)
 	return BPF_CORE_READ(name, nr);
 }
 
+/* Whether a task is in a call of 32 bits, whose numbers mean others. */
+static __always_inline bool is_32_bit_call(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return bpf_get_current_task_btf()->thread_info.status & TS_COMPAT;
+#else
+	return regs->pstate & PSR_MODE32_BIT;
+#endif
+}
+
 /* The file that a folio caches. Before v5.16 there are no folios, and it is a page. */
 static __always_inline struct inode *folio_inode(struct folio *folio)
 {

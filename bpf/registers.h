@@ -12,6 +12,7 @@ struct pt_regs {
 #elif defined(__TARGET_ARCH_arm64)
 struct pt_regs {
 	u64 regs[31];
+	u64 pstate;
 	u64 orig_x0;
 	int syscallno;
 };

@@ -84,6 +84,8 @@ static __always_inline void enter_call(struct task_state *task, struct pt_regs *
 {
 	u32 op = op_of(nr);
 
+	if (is_32_bit_call(regs))
+		return;
 	if (is_aside(op))
 		task->aside_ns = bpf_ktime_get_ns();
 	else if (op != TOBS_MARK)
@@ -296,10 +298,12 @@ static __always_inline int uring_op(u8 opcode)
 	case IORING_OP_READV:
 	case IORING_OP_READ_FIXED:
 	case IORING_OP_READ:
+	case IORING_OP_READV_FIXED:
 		return TOBS_URING_READ;
 	case IORING_OP_WRITEV:
 	case IORING_OP_WRITE_FIXED:
 	case IORING_OP_WRITE:
+	case IORING_OP_WRITEV_FIXED:
 		return TOBS_URING_WRITE;
 	}
 	return -1;

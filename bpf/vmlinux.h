@@ -171,7 +171,12 @@ struct linux_binprm {
 	u32 secureexec : 1;
 };
 
+struct thread_info {
+	u32 status; /* of x86 */
+};
+
 struct task_struct {
+	struct thread_info thread_info;
 	u32 __state;
 	volatile long state; /* up to v5.13 (2f064a59a11f "sched: Change task_struct::state") */
 	u32 flags;
@@ -335,6 +340,8 @@ enum bpf_func_id {
 #define REQ_OP_WRITE 1
 #define REQ_META (1U << 12)
 #define TASK_RUNNING 0
+#define TS_COMPAT 2	    /* arch/x86/include/asm/thread_info.h */
+#define PSR_MODE32_BIT 0x10 /* arch/arm64/include/uapi/asm/ptrace.h */
 #define PF_WQ_WORKER 0x20
 #define PF_KTHREAD 0x00200000
 #define PF_IO_WORKER 0x10 /* include/linux/sched.h, v5.12 */
@@ -351,5 +358,7 @@ enum bpf_func_id {
 #define IORING_OP_WRITE_FIXED 5
 #define IORING_OP_READ 22
 #define IORING_OP_WRITE 23
+#define IORING_OP_READV_FIXED 60 /* v6.15 */
+#define IORING_OP_WRITEV_FIXED 61
 
 #endif

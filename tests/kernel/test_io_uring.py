@@ -20,7 +20,7 @@ from tests.kernel.ground_truth import (
     write_file,
 )
 from tests.kernel.observed import Counts, ObservedKernel
-from tests.kernel.uring import ASYNC, READ, WRITE, Uring
+from tests.kernel.uring import ASYNC, READ, READV_FIXED, WRITE, WRITEV_FIXED, Uring
 from tests.kernel_state import programs_off_here
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.probes.doctor import examine
@@ -144,3 +144,27 @@ def test_writes_are_counted_though_the_kernel_runs_them_in_threads_of_its_own(
     assert got.bytes(Op.URING_WRITE, FileClass.CHECKPOINT) == SIZE
     assert got.count(Op.URING_WRITE, FileClass.CHECKPOINT) == REQUESTS
     assert got.metric("io/checkpoint_write_bytes") == SIZE
+
+
+@pytest.mark.needs_program("tobs_uring")
+@pytest.mark.parametrize(
+    ("opcode", "op"), [(READV_FIXED, Op.URING_READ), (WRITEV_FIXED, Op.URING_WRITE)]
+)
+def test_vectors_of_registered_buffers_are_counted(
+    observed: ObservedKernel, place: Path, uring: Uring, buffer: mmap.mmap, opcode: int, op: Op
+) -> None:
+    path = write_file(place / "some", BUFFER)
+    observed.data(place)
+    fd = os.open(path, os.O_RDWR)
+    moved = 0
+
+    def move() -> None:
+        nonlocal moved
+        moved = uring.transfer_fixed(opcode, fd, buffer)
+
+    got = observed.during(move)
+    os.close(fd)
+    if moved == -errno.EINVAL:
+        pytest.skip("this kernel has no such request")
+    assert moved == got.bytes(op, DATA) == BUFFER
+    assert got.count(op, DATA) == 1

@@ -9,8 +9,10 @@ import struct
 import time
 from pathlib import Path
 
-SETUP, ENTER = 425, 426  # the same numbers on all machines
+SETUP, ENTER, REGISTER = 425, 426, 427  # the same numbers on all machines
 READ, WRITE = 22, 23  # IORING_OP_*
+READV_FIXED, WRITEV_FIXED = 60, 61  # of registered buffers, since v6.15
+REGISTER_BUFFERS = 0  # IORING_REGISTER_BUFFERS
 ASYNC = 1 << 4  # IOSQE_ASYNC: to a thread of the kernel's, at once
 GET_EVENTS = 1  # IORING_ENTER_GETEVENTS
 SQ_RING, SQES = 0, 0x10000000  # IORING_OFF_*; both rings lie in one mapping since v5.4
@@ -76,6 +78,20 @@ class Uring:
             results = self._take()
             assert results == [length] * len(batch), results
         return len(batches)
+
+    def transfer_fixed(self, opcode: int, fd: int, buffer: mmap.mmap) -> int:
+        """Move a vector of one buffer, which is registered before, to or from a file's beginning.
+
+        Returns:
+            Bytes moved, or a negative error number.
+        """
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        vector = ctypes.create_string_buffer(struct.pack("QQ", address, len(buffer)), 16)
+        _call(REGISTER, self._fd, REGISTER_BUFFERS, vector, 1)
+        self._put(SQE.pack(opcode, 0, 0, fd, 0, ctypes.addressof(vector), 1, *[0] * 7))
+        _call(ENTER, self._fd, 1, 1, GET_EVENTS, None, 0)
+        (result,) = self._take()
+        return result
 
     def close(self) -> None:
         self._words.release()

@@ -20,7 +20,7 @@ NETWORK: tuple[Metric, ...] = (
         Cells("bytes", (Op.RECEIVE,), (FileClass.SOCKET,)),
         "Bytes received on internet sockets, loopback included.",
         source="sock_recv_length",
-        blind="RDMA, and GPU-direct transports, bypass sockets.",
+        blind="RDMA, and GPU-direct transports, bypass sockets; what splice moves out of a socket.",
         chart="Received over the network",
     ),
 )
