@@ -317,8 +317,7 @@ struct tobs_settings {
 	unsigned int uid;  /* ... what the client was when it connected: its user, ... */
 	unsigned int gid;  /* ... its group, ... */
 	unsigned short overlaid;      /* a root of data lies on overlayfs: by tobs_root */
-	unsigned short read_directly; /* with O_DIRECT, by anybody of it: such a request leads to no
-					 file */
+	unsigned short read_directly; /* with O_DIRECT, which leads to no file: askers.h */
 	unsigned long long permitted; /* ... its capabilities, ... */
 	unsigned long long user_ns;   /* ... and where it has them; 0: it was not asked yet */
 	long long clock_ahead_ns; /* CLOCK_MONOTONIC there, less the kernel's: a time namespace */
@@ -343,8 +342,7 @@ struct tobs_control {
 	unsigned int tid;	 /* ... and a thread of it, as its own name space does */
 	unsigned int root_fd;	 /* tobs_root: a directory that the reader has open ... */
 	unsigned int root_class; /* ... and the class of what lies below it */
-	unsigned int found;	 /* tobs_adopt, tobs_leave: threads `tid`; tobs_release: tasks;
-				    tobs_root: maps */
+	unsigned int found;	 /* adopt, leave: threads `tid`; release: tasks; root: maps */
 	unsigned int client_fd; /* tobs_adopt, where guarded: a connection that the reader has open */
 	unsigned int
 		limits_hidden; /* 1: whose requests a limit holds back (askers.h); 2: there is one */
