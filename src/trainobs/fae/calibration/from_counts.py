@@ -67,18 +67,12 @@ def profile_of_counts(
             "  found: inputs that came again in another epoch, or may have, and a sample of them\n"
             "  do:    calibrate from the loader, or from the counts of one epoch"
         )
-    # Counts are by table: each is looked up as if by one feature of its own.
-    by_table = by_one_feature(tables)
     made: dict[str, str | int | float] = {"source": "access counts", "inputs_counted": run.counted}
-    widened = partial(_with_room, run, by_table, budget)
-    profile = profile_of(
-        by_table, run.counts, run.counted, run.inputs, budget, confidence, made, widened
+    judged = by_one_feature(tables)
+    widened = partial(_with_room, run, tables, budget)
+    return profile_of(
+        tables, run.counts, run.counted, run.inputs, budget, confidence, made, widened, judged
     )
-    named = tuple(
-        replace(chosen, features=table.features)
-        for chosen, table in zip(profile.tables, tables, strict=True)
-    )
-    return replace(profile, tables=named)
 
 
 def _with_room(
@@ -97,7 +91,7 @@ def _with_room(
         return replace(expected.with_unread(1.0, wholly_hot), unread_ratio=0.0)
     choice = choose(tables, run.close, budget)
     confidence = expected.confidence
-    most = predict(tables, choice, run.close, run.counted, run.inputs, confidence)
+    most = predict(by_one_feature(tables), choice, run.close, run.counted, run.inputs, confidence)
     lost = most.hot_lookup_ratio.value - expected.hot_lookup_ratio.value
     expected = expected.up_to(most, run.chosen_by)
     low, high = expected.hot_lookup_ratio[1:]
@@ -198,7 +192,10 @@ def counted_run(
 
 
 def by_one_feature(tables: Sequence[ModelTable]) -> list[ModelTable]:
-    """Tables that are each looked up by one feature, of their own name."""
+    """The tables as counts of a run tell their lookups: by one feature each, of its own name.
+
+    Which rows may be hot depends on the features that tables share, so choose by the others.
+    """
     return [table._replace(features=(table.name,)) for table in tables]
 
 
