@@ -87,7 +87,7 @@ def calibrate(
     goal = _Goal(tables_of(tables, optimizer), *limits, confidence, margin, seed)
     warn_left_out(goal.tables)
     if isinstance(source, (AccessCounts, str, os.PathLike)):
-        return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)
+        return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)[0]
     reader, kind = _reader_of(source, goal, kjt, workers)
     return _profile_of(reader, kind, goal, resume, progress, ends_at_bad_ids)
 

@@ -12,7 +12,7 @@ from trainobs.access.counts import AccessCounts
 from trainobs.core.errors import FAEError, SettingError, a_type
 from trainobs.core.quotients import Interval
 from trainobs.core.text import percent
-from trainobs.fae.calibration.from_counts import by_one_feature, counted_run, profile_of_counts
+from trainobs.fae.calibration.from_counts import by_one_feature, profile_of_counts
 from trainobs.fae.calibration.intervals import mean_upper, ratio
 from trainobs.fae.calibration.outside import OutsideIds, limits_of
 from trainobs.fae.calibration.predict import HotLookupCounts, nothing, served
@@ -196,8 +196,7 @@ def propose_refresh(
     found = tables_of(tables, optimizer)
     _check_same(profile, found)
     found = tuple(t._replace(is_positional=profile.table(t.name).is_positional) for t in found)
-    other = profile_of_counts(counts, found, profile.budget_bytes, confidence)
-    run = counted_run(counts, found)
+    other, run = profile_of_counts(counts, found, profile.budget_bytes, confidence)
     old, new = (
         served(by_one_feature(found), {t.name: t.hot_ids for t in each.tables}, run.inputs)
         for each in (profile, other)

@@ -41,8 +41,8 @@ def profile_of_counts(
     tables: Sequence[ModelTable],
     budget: int,
     confidence: float,
-) -> FAEProfile:
-    """Choose hot rows from counts of a run.
+) -> tuple[FAEProfile, CountedRun]:
+    """Choose hot rows from counts of a run; and what the counts tell.
 
     Counts come with a sample of whole inputs, which were counted too. The lookups of those that
     are to judge are taken off the counts, so that these inputs had no part in the choice. Where
@@ -60,7 +60,7 @@ def profile_of_counts(
             is nothing to gain.
         AccessCountsError: the file cannot be read.
     """
-    run = counted_run(source, tables)
+    run = _counted_run(source, tables)
     if not run.is_apart:
         logger.warning(
             "what is predicted from these access counts holds for their own data alone\n"
@@ -70,9 +70,10 @@ def profile_of_counts(
     made: dict[str, str | int | float] = {"source": "access counts", "inputs_counted": run.counted}
     judged = by_one_feature(tables)
     widened = partial(_with_room, run, tables, budget)
-    return profile_of(
+    profile = profile_of(
         tables, run.counts, run.counted, run.inputs, budget, confidence, made, widened, judged
     )
+    return profile, run
 
 
 def _with_room(
@@ -142,7 +143,7 @@ class CountedRun(NamedTuple):
         return shares if self.stands else (with_unread(shares[0], 1), with_unread(shares[1], 1))
 
 
-def counted_run(
+def _counted_run(
     source: AccessCounts | str | os.PathLike[str], tables: Sequence[ModelTable]
 ) -> CountedRun:
     """Read access counts, and part the inputs that are to judge from the others.
