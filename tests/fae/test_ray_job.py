@@ -146,6 +146,12 @@ def test_columns_that_are_no_integers_are_refused():
     lists[:] = [np.array([1.5]), np.array([], dtype=np.int64)]
     with pytest.raises(FAEError, match="column 'large' holds float64"):
         _column(lists, "large")
+    lists[:] = [None, np.array([1])]
+    with pytest.raises(FAEError, match="column 'large' holds None"):
+        _column(lists, "large")
+    lists[:] = [np.array([1, None]), np.array([1])]
+    with pytest.raises(FAEError, match="column 'large' holds object"):
+        _column(lists, "large")
 
 
 def test_a_column_of_lists_of_one_length_is_multi_hot_too():

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainobs.access.counts import AccessCounts
-from trainobs.core.errors import FAEError, SettingError, a_type
+from trainobs.core.arguments import check_whole
+from trainobs.core.errors import FAEError, SettingError, a_type, shown
 from trainobs.core.quotients import Interval
 from trainobs.core.text import percent
 from trainobs.fae.calibration.from_counts import by_one_feature, profile_of_counts
@@ -17,6 +18,7 @@ from trainobs.fae.calibration.intervals import mean_upper, ratio
 from trainobs.fae.calibration.outside import OutsideIds, limits_of
 from trainobs.fae.calibration.predict import HotLookupCounts, nothing, served
 from trainobs.fae.calibration.source import InputSource, untouched_randomness
+from trainobs.fae.profile.arguments import check_confidence, check_profile, is_within
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
 from trainobs.fae.profile.predictions import with_unread
 from trainobs.fae.profile.profile import FAEProfile
@@ -64,9 +66,11 @@ def measure(
         confidence: of intervals.
 
     Raises:
-        SettingError: the loaders have no names.
+        SettingError: the loaders have no names, or an argument has a bad value.
         FAEError: a batch does not fit the profile's tables.
     """
+    check_profile(profile)
+    confidence, inputs = check_confidence(confidence), check_whole(inputs, "inputs", 1)
     if not isinstance(loaders, Mapping):
         raise SettingError(
             "cannot tell which data is meant",
@@ -190,9 +194,18 @@ def propose_refresh(
         confidence: of the intervals, and of the gain.
 
     Raises:
+        SettingError: an argument has a bad value.
         FAEError: the counts are of another model, or there is no sample of inputs with them.
         AccessCountsError: the file cannot be read.
     """
+    check_profile(profile)
+    confidence = check_confidence(confidence)
+    if not is_within(least_gain, -1, 1):
+        raise SettingError(
+            "least_gain is no share of the lookups",
+            shown(least_gain),
+            "give a number from 0 to below 1; the default is 0.01",
+        )
     found = tables_of(tables, optimizer)
     _check_same(profile, found)
     found = tuple(t._replace(is_positional=profile.table(t.name).is_positional) for t in found)

@@ -67,6 +67,7 @@ class TableProfile:
             is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
             if not is_whole or number < least:
                 self._refuse(f"{what}={shown(number)}", f"give a whole number from {least}")
+            object.__setattr__(self, what, int(number))  # a number of NumPy cannot be saved
         named = isinstance(self.features, tuple) and (self.name, *self.features)
         if not named or not all(isinstance(name, str) for name in named):
             found = f"table {shown(self.name)} with features {shown(self.features)}"
@@ -116,6 +117,7 @@ class FAEProfile:
     _slots: dict[str, NDArray[np.int32]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "budget_bytes", int(self.budget_bytes))
         if len(self._by_name) < len(self.tables):
             names = [table.name for table in self.tables]
             raise FAEError(
