@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import subprocess
+import sys
 
 import lightning as L
 import pytest
@@ -117,6 +120,26 @@ def test_lightning_goes_on(trainer, tmp_path, checkpoint, when, how):
     path = tmp_path / f"{checkpoint}.ckpt"
     trainer(max_epochs=3, enable_checkpointing=False).fit(rest, **data(), ckpt_path=path)
     assert rest.digests == whole.digests[int(checkpoint.removeprefix("step=")) :]
+
+
+@pytest.mark.slow
+def test_ranks_of_lightning_share_the_data_or_are_told(tmp_path):
+    command = [sys.executable, "-m", "tests.fae.lightning_ranks", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for how in ("loader", "module"):
+        first, second = (rank[how] for rank in ranks)
+        assert first["kinds"] == second["kinds"]
+        assert any(first["kinds"])
+    for rank in ranks:
+        assert sorted(rank["loader"]["numbers"]) == sorted([*range(40), *range(40)])
+        (told,) = rank["loader"]["told"]
+        assert told.startswith("all ranks read the same inputs")
+        assert rank["module"]["told"] == []
+        assert len(rank["module"]["numbers"]) == 40
+    numbers = [number for rank in ranks for number in rank["module"]["numbers"]]
+    assert sorted(numbers) == sorted([*range(40), *range(40)])
 
 
 def test_a_packed_module_is_its_class_and_leaves_the_original_alone():

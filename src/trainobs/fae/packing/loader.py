@@ -25,7 +25,13 @@ from trainobs.fae.packing.loader_state import (
 )
 from trainobs.fae.packing.scheduler import Schedule, ShuffledOrder
 from trainobs.fae.packing.window import PackedWindow, Packer
-from trainobs.fae.packing.window_agreement import Offer, WindowPlan, agree, exchange
+from trainobs.fae.packing.window_agreement import (
+    Offer,
+    WindowPlan,
+    agree,
+    exchange,
+    tell_of_same_inputs,
+)
 from trainobs.fae.packing.window_reader import Progress, WindowSettings
 from trainobs.fae.packing.window_source import WindowSource
 from trainobs.fae.profile.arguments import check_loader, check_profile
@@ -56,7 +62,8 @@ def pack(
     table of the profile looks up sequences: these would lose their order.
 
     In a job of several ranks all of them call `pack`, and take a pure batch in the same steps: at
-    the begin of each window they exchange what they have, on the host.
+    the begin of each window they exchange what they have, on the host. If there is no process group
+    yet, as before `Trainer.fit`, ranks find each other with the first batch.
 
     Args:
         loader: yields KeyedJaggedTensors, or tuples, lists, mappings, data classes and other
@@ -150,6 +157,7 @@ class PackedLoader:
         self.scheduler = scheduler
         self._window_settings = window_settings
         self._settings = settings
+        self._is_told_of_same = False
         self.group = group
         self._source = WindowSource(loader, window_settings)
         self._given_size = window_settings.packer.batch_size
@@ -158,6 +166,7 @@ class PackedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch, or the rest of the one that was interrupted."""
+        self._join()
         place = self._start()
         windows = self._source.read(place.progress)
         agreed = self._next(windows, place)
@@ -244,6 +253,7 @@ class PackedLoader:
         Raises:
             FAEError: the state is damaged, or of a loader with other arguments.
         """
+        self._join()
         rank, size = self._window_settings.rank, self._given_size
         loaded = PackedLoaderState.from_dict(state, self._settings, rank, self._workers, size)
         self.scheduler.load_state_dict(loaded.schedule)
@@ -252,6 +262,14 @@ class PackedLoader:
             self.loader, self._window_settings
         )  # its workers must know the state
         self._stand_at(loaded.place, is_resumed=True)
+
+    def _join(self) -> None:
+        """Find the other ranks, where `pack` was called before there was a process group."""
+        if self.group is None and (group := _all_ranks()) is not None:
+            self.group = group
+            self._settings = replace(self._settings, world_size=dist.get_world_size(group))
+            self._window_settings = replace(self._window_settings, rank=dist.get_rank(group))
+            self._source = WindowSource(self.loader, self._window_settings)
 
     @property
     def _workers(self) -> int | None:
@@ -283,6 +301,8 @@ class PackedLoader:
         while True:
             window = self._read(windows, place)
             offers = exchange(self._offer(window, place), self.group)
+            if not self._is_told_of_same:
+                self._is_told_of_same = tell_of_same_inputs(offers)
             agreement = agree(offers, self._settings.drop_last)
             if window is None or agreement is None:
                 return None
@@ -314,6 +334,7 @@ class PackedLoader:
             epoch=place.progress.epoch,
             window=place.progress.windows,
             settings=int.from_bytes(digest, "little"),
+            digest=0 if window is None else window.digest,
             ended=int(window is None),
             failed=failed,
         )
