@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from tests.fae.packing import Inputs, collate, digest, is_pure, profile
+from tests.fae.packing import Inputs, Stream, collate, digest, is_pure, profile
 from trainobs.fae import PackedLoader, ShuffleScheduler, pack, pack_data_module
 from trainobs.fae.kjt.split import is_split
 
@@ -120,6 +120,37 @@ def test_lightning_goes_on(trainer, tmp_path, checkpoint, when, how):
     path = tmp_path / f"{checkpoint}.ckpt"
     trainer(max_epochs=3, enable_checkpointing=False).fit(rest, **data(), ckpt_path=path)
     assert rest.digests == whole.digests[int(checkpoint.removeprefix("step=")) :]
+
+
+class Streamed(Module):
+    """Training data without a length."""
+
+    def train_dataloader(self):
+        return DataLoader(Stream(self.count), 4, collate_fn=collate)
+
+
+@QUIET
+@pytest.mark.parametrize("how", ["module", "loader"])
+@pytest.mark.parametrize("step", range(5, 31, 5))  # 15 and 30 with the last batch of an epoch
+def test_lightning_goes_on_in_a_stream_of_which_it_fetches_a_batch_ahead(
+    trainer, tmp_path, how, step
+):
+    of = profile(0.9)
+
+    def data():
+        if how == "module":
+            return {"datamodule": pack_data_module(Streamed(), of, window=5)}
+        packed = pack(Streamed().train_dataloader(), of, window=5)
+        packed.ahead = 1
+        return {"train_dataloaders": packed}
+
+    whole, rest = Recorder(), Recorder()
+    saved = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, every_n_train_steps=5)
+    trainer(max_epochs=3, callbacks=[saved]).fit(whole, **data())
+    assert len(whole.digests) == 45
+    path = tmp_path / f"step={step}.ckpt"
+    trainer(max_epochs=3, enable_checkpointing=False).fit(rest, **data(), ckpt_path=path)
+    assert rest.digests == whole.digests[step:]
 
 
 @pytest.mark.slow

@@ -54,6 +54,10 @@ class _Packs:
             arguments = {"process_group": self.packed.group, **arguments}
         loader = _shared_out(super().train_dataloader(), self)  # type: ignore[misc]
         self.packed = pack(loader, profile, **arguments)
+        try:
+            len(self.packed)
+        except TypeError:  # Lightning fetches a batch ahead to know which one is the last
+            self.packed.ahead = 1
         if self._packed_state is not None:
             self.packed.load_state_dict(self._packed_state)
             self._packed_state = None

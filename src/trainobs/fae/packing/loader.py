@@ -142,6 +142,9 @@ class PackedLoader:
     Attributes:
         loader: that is packed.
         scheduler: of pure and mixed batches.
+        ahead: batches that whoever iterates has fetched and not trained on, as `state_dict` takes
+            it where it is not told. 0; set it to 1 for Lightning where there is no length, which
+            `pack_data_module` does.
         group: the ranks, for what they exchange on hosts; None for a single one.
     """
 
@@ -158,6 +161,8 @@ class PackedLoader:
         self._window_settings = window_settings
         self._settings = settings
         self._is_told_of_same = False
+        self.ahead = 0
+        self._is_exhausted = False
         self.group = group
         self._source = WindowSource(loader, window_settings)
         self._given_size = window_settings.packer.batch_size
@@ -167,6 +172,7 @@ class PackedLoader:
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch, or the rest of the one that was interrupted."""
         self._join()
+        self._is_exhausted = False
         place = self._start()
         windows = self._source.read(place.progress)
         agreed = self._next(windows, place)
@@ -186,6 +192,7 @@ class PackedLoader:
             if isinstance(following, Exception):
                 raise following
             agreed = following
+        self._is_exhausted = True
 
     def __len__(self) -> int:
         """Batches of an epoch, where the loader tells how many inputs it has.
@@ -222,12 +229,13 @@ class PackedLoader:
         if epoch != place.progress.epoch or (place.is_within_epoch and not self._is_resumed):
             self._stand_at(self._begin_of(epoch), is_resumed=False)
 
-    def state_dict(self, ahead: int = 0) -> dict[str, Any]:
+    def state_dict(self, ahead: int | None = None) -> dict[str, Any]:
         """Where this rank stands, to go on with the next batch in another process.
 
         Args:
             ahead: batches that were handed out and not trained on yet. In the middle of an epoch
-                `TrainPipelineSparseDist` is two ahead, Lightning one if there is no length.
+                `TrainPipelineSparseDist` is two ahead, Lightning one if there is no length. By
+                default the loader's `ahead`, or none where no batch is left to fetch.
 
         Returns:
             Numbers, names and small tensors, for `torch.save`. One rank's state serves all of
@@ -236,6 +244,8 @@ class PackedLoader:
         Raises:
             SettingError: `ahead` is more than is remembered.
         """
+        if ahead is None:
+            ahead = 0 if self._is_exhausted else min(self.ahead, len(self._recent) - 1)
         if not 0 <= ahead < len(self._recent):
             raise SettingError(
                 "cannot tell where the loader stood",
