@@ -55,6 +55,8 @@ def test_with_drop_last_the_shortest_rank_decides():
     assert agree([over, over], drop_last=False) is None
     with pytest.raises(FAEError, match="0 inputs on rank 1 for the last 10 steps"):
         agree([offers[0], over], drop_last=False)
+    with pytest.raises(FAEError, match="no window left on rank 1, and one without inputs"):
+        agree([an_offer(0, 0, 4), over], drop_last=False)
 
 
 def cases() -> list[pack_jobs.Case]:

@@ -12,6 +12,11 @@ import torch.distributed as dist
 from trainobs.core.errors import FAEError
 from trainobs.core.log import logger
 
+_EVEN = (
+    "give all ranks equally many batches, as DistributedSampler does, or pack with drop_last=True: "
+    "then the epoch ends with the shortest rank"
+)
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -90,13 +95,14 @@ def agree(offers: Sequence[Offer], drop_last: bool) -> WindowPlan | None:
         pure = min(steps, *(offer.hot_count for offer in offers))
         return WindowPlan(pure, steps - pure)
     steps = max(counts)
+    if any(ended) and not steps:  # others may have inputs in windows to come
+        _refuse(f"no window left on rank {ended.index(1)}, and one without inputs elsewhere", _EVEN)
     pure = min(offer.hot_count for offer in offers)
     for rank, offer in enumerate(offers):
         if offer.input_count < steps:
             _refuse(
                 f"{offer.input_count} inputs on rank {rank} for the last {steps} steps",
-                "give all ranks equally many batches, as DistributedSampler does, or pack with "
-                "drop_last=True: then the epoch ends with the shortest rank",
+                _EVEN,
             )
         if offer.batch_count < steps:  # its mixed inputs are to fill more batches
             fewer = offer.input_count - steps
