@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
 from trainobs.core.arguments import check_whole
@@ -88,7 +89,7 @@ def _measured(
     profile: FAEProfile, loader: Iterable[Any], kjt: Any, most: int, confidence: float
 ) -> Served:
     tables = _tables_of(profile)
-    hot_ids = {table.name: table.hot_ids for table in profile.tables}
+    hot_ids = _overlaid_ids(profile)
     parts: list[HotLookupCounts] = []
     outside = OutsideIds(limits_of(tables, features_of(tables)))
     count = 0
@@ -111,6 +112,12 @@ def _measured(
         all_hot=with_unread(found.all_hot, reader.unread_ratio),
         hot_lookups=with_unread(found.hot_lookups, reader.unread_ratio),
     )
+
+
+def _overlaid_ids(profile: FAEProfile) -> dict[str, NDArray[np.int64]]:
+    """Hot rows of each table, as far as they are used: none of what `overlaid` leaves out."""
+    none = np.empty(0, dtype=np.int64)
+    return {t.name: t.hot_ids if t.name in profile.overlaid else none for t in profile.tables}
 
 
 def _shares(found: HotLookupCounts, confidence: float) -> Served:
@@ -211,8 +218,7 @@ def propose_refresh(
     found = tuple(t._replace(is_positional=profile.table(t.name).is_positional) for t in found)
     other, run = profile_of_counts(counts, found, profile.budget_bytes, confidence)
     old, new = (
-        served(by_one_feature(found), {t.name: t.hot_ids for t in each.tables}, run.inputs)
-        for each in (profile, other)
+        served(by_one_feature(found), _overlaid_ids(each), run.inputs) for each in (profile, other)
     )
     scale = float(new.all.mean())
     gains = (new.hot - old.hot) / scale if scale else nothing(run.inputs).hot
