@@ -310,6 +310,8 @@ class PackedLoader:
         """The next window with anything to do, and what all ranks do in it; None after the last."""
         while True:
             window = self._read(windows, place)
+            if window is not None and window.input_count:  # workers learn it, and keep it
+                self._window_settings.packer.batch_size = window.batch_size
             offers = exchange(self._offer(window, place), self.group)
             if not self._is_told_of_same:
                 self._is_told_of_same = tell_of_same_inputs(offers)
