@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -114,10 +114,10 @@ def needed_bytes(
     return rows + slots
 
 
-def warn_of_unused(profile: FAEProfile, tables: Iterable[str]) -> None:
+def warn_of_unused(profile: FAEProfile, tables: Collection[str]) -> None:
     """Tell of tables of a collection whose hot rows are not used: each lookup of them is cold."""
-    given = (profile.table(name) for name in tables if name not in profile.overlaid)
-    if unused := [table.name for table in given if len(table.hot_ids)]:
+    known = (table for table in profile.tables if table.name in tables)
+    if unused := [t.name for t in known if t.name not in profile.overlaid and len(t.hot_ids)]:
         logger.warning(
             "hot rows of %s are not used\n  found: tables that share features and differ in their "
             "hot rows: a lookup is hot in all tables of its feature or in none\n"
