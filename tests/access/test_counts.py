@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from tests.access.brute_force import Truth, check
 from trainobs.access import AccessCounts, Sketch
@@ -261,3 +264,17 @@ def test_a_wrong_call_says_what_is_wrong(action, message):
     with pytest.raises(SettingError, match=message) as caught:
         action(AccessCounts({"a": 5}))
     assert str(caught.value).count("\n") == 2
+
+
+def test_counts_that_came_from_another_process_are_read_where_nothing_may_write():
+    counts = AccessCounts({"t": 5_000_000}, budget_bytes=1 << 20, seed=0)
+    assert counts.sketched
+    counts.add("t", np.arange(4000) % 9)
+    buffers = []
+    raw = pickle.dumps(counts, protocol=5, buffer_callback=buffers.append)
+    sent = pickle.loads(raw, buffers=[bytes(each) for each in buffers])  # as Ray's store gives it
+    merged = AccessCounts({"t": 5_000_000}, budget_bytes=1 << 20, seed=0)
+    merged.merge(sent)
+    assert merged.total("t") == sent.total("t") == 4000
+    assert_array_equal(merged.counts("t").ids, np.arange(9))
+    assert_array_equal(sent.counts("t").counts, counts.counts("t").counts)

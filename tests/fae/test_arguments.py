@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from torch import nn
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
 
 from tests.fae.cases import profile_of
 from tests.fae.parity import Model
+from tests.fae.skewed import kjt, power_law
 from tests.fae.small import case
 from trainobs import fae
 from trainobs.core.errors import FAEError, SettingError
@@ -23,9 +25,11 @@ from trainobs.fae import (
     ShuffleScheduler,
     TableProfile,
     calibrate,
+    calibrate_dataset,
     measure,
     pack,
     pack_data_module,
+    propose_refresh,
 )
 from trainobs.fae.calibration import calibrator
 from trainobs.fae.packing import loader
@@ -115,6 +119,63 @@ def test_a_calibration_that_cannot_be_kept_is_refused_before_it_reads(place: str
     tables = Model(case()).collection
     with pytest.raises(SettingError, match="cannot keep the state of the calibration"):
         calibrate(Unread(), tables=tables, hot_bytes=100, progress=False, resume=place)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    """As `calibrate` writes a state of numbers, and `save` a profile."""
+    ids = power_law(np.random.default_rng(3), 5000, 4000)
+    batches = [kjt(ids[first : first + 200], ["f"]) for first in range(0, 4000, 200)]
+    size = np.int64(5000)
+    config = EmbeddingBagConfig(
+        name="t", num_embeddings=size, embedding_dim=np.int32(4), feature_names=["f"]
+    )
+    profile = calibrate(
+        batches,
+        [config],
+        np.int64(20_000),
+        seed=np.int64(3),
+        margin=np.float32(0.25),
+        confidence=np.float32(0.9),
+        resume=tmp_path / "state",
+        progress=False,
+    )
+    by_hand = FAEProfile((TableProfile("t", size, size, ("f",), np.arange(3), size),), size)
+    for each in (profile, by_hand):
+        each.save(tmp_path / "profile.npz")
+        assert FAEProfile.load(tmp_path / "profile.npz").fingerprint == each.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"confidence": 99}, "confidence is no probability"),
+        ({"seed": "a"}, "seed='a'"),
+        ({"workers": 0}, "workers=0"),
+    ],
+)
+def test_a_bad_number_is_refused_before_a_data_set_is_read(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
+        calibrate_dataset(object(), [], input_id="id", **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda p: measure("hot-rows.npz", {}), "a str in the place of a profile"),
+        (lambda p: measure(p, {}, confidence=99), "confidence is no probability"),
+        (lambda p: measure(p, {}, inputs=0), "inputs=0"),
+        (lambda p: propose_refresh("hot-rows.npz", "run", []), "a str in the place of a profile"),
+        (lambda p: propose_refresh(p, "run", [], confidence=0), "confidence is no probability"),
+        (lambda p: propose_refresh(p, "run", [], least_gain="x"), "least_gain is no share"),
+    ],
+)
+def test_a_bad_number_is_refused_before_a_run_is_judged(
+    ask: Callable[[Any], Any], message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
+        ask(profile_of(case()))
 
 
 def test_data_without_a_name_is_not_measured() -> None:

@@ -12,10 +12,23 @@ import pytest
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
+from torch.utils.data import DataLoader
 from torchrec.datasets.utils import Batch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, click_loader, kjt, matrix, quiet, tables
+from tests.fae.skewed import (
+    BUDGET,
+    KEYS,
+    ROWS,
+    Batches,
+    Clicks,
+    click_loader,
+    collate,
+    kjt,
+    matrix,
+    quiet,
+    tables,
+)
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import calibrate, measure
 from trainobs.fae.calibration import source
@@ -396,3 +409,10 @@ def test_lengths_below_zero_are_refused_even_if_their_sum_is_right():
     batch = KeyedJaggedTensor(list(KEYS), torch.zeros(6, dtype=torch.int64), lengths=lengths)
     with pytest.raises(FAEError, match="lengths from -1 that add up to 6, and 6 ids"):
         quiet([batch], margin=0)
+
+
+@pytest.mark.parametrize(("made", "found"), [(lambda s: s[:8], 8), (lambda s: s * 2, 512)])
+def test_a_loader_that_makes_more_or_fewer_inputs_than_samples_is_refused(made, found):
+    loader = DataLoader(Clicks(matrix(0, 4000)), 256, collate_fn=lambda s: collate(made(s)))
+    with pytest.raises(FAEError, match=f"found: {found} inputs in a batch of 256 samples"):
+        quiet(loader)

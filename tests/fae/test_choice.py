@@ -166,7 +166,10 @@ def test_tables_that_cannot_be_hot_are_named_and_no_fault_of_others(caplog):
         assert [len(table.hot_ids) > 0 for table in profile.tables] == [False, False, True]
         assert "no row of wide, deep will be hot\n  found: they share features" in caplog.text
         assert "all rows will be hot" not in caplog.text
-        assert "  left out           wide, deep, which share features\n" in profile.summary()
+        assert (
+            "  left out           wide, deep, which share features and differ\n"
+            in profile.summary()
+        )
         assert "every row that was looked up is hot" not in profile.summary()
 
 

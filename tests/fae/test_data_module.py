@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import subprocess
+import sys
 
 import lightning as L
 import pytest
@@ -10,7 +13,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from tests.fae.packing import Inputs, collate, digest, is_pure, profile
+from tests.fae.packing import Inputs, Stream, collate, digest, is_pure, profile
 from trainobs.fae import PackedLoader, ShuffleScheduler, pack, pack_data_module
 from trainobs.fae.kjt.split import is_split
 
@@ -117,6 +120,57 @@ def test_lightning_goes_on(trainer, tmp_path, checkpoint, when, how):
     path = tmp_path / f"{checkpoint}.ckpt"
     trainer(max_epochs=3, enable_checkpointing=False).fit(rest, **data(), ckpt_path=path)
     assert rest.digests == whole.digests[int(checkpoint.removeprefix("step=")) :]
+
+
+class Streamed(Module):
+    """Training data without a length."""
+
+    def train_dataloader(self):
+        return DataLoader(Stream(self.count), 4, collate_fn=collate)
+
+
+@QUIET
+@pytest.mark.parametrize("how", ["module", "loader"])
+@pytest.mark.parametrize("step", range(5, 31, 5))  # 15 and 30 with the last batch of an epoch
+def test_lightning_goes_on_in_a_stream_of_which_it_fetches_a_batch_ahead(
+    trainer, tmp_path, how, step
+):
+    of = profile(0.9)
+
+    def data():
+        if how == "module":
+            return {"datamodule": pack_data_module(Streamed(), of, window=5)}
+        packed = pack(Streamed().train_dataloader(), of, window=5)
+        packed.ahead = 1
+        return {"train_dataloaders": packed}
+
+    whole, rest = Recorder(), Recorder()
+    saved = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, every_n_train_steps=5)
+    trainer(max_epochs=3, callbacks=[saved]).fit(whole, **data())
+    assert len(whole.digests) == 45
+    path = tmp_path / f"step={step}.ckpt"
+    trainer(max_epochs=3, enable_checkpointing=False).fit(rest, **data(), ckpt_path=path)
+    assert rest.digests == whole.digests[step:]
+
+
+@pytest.mark.slow
+def test_ranks_of_lightning_share_the_data_or_are_told(tmp_path):
+    command = [sys.executable, "-m", "tests.fae.lightning_ranks", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for how in ("loader", "module"):
+        first, second = (rank[how] for rank in ranks)
+        assert first["kinds"] == second["kinds"]
+        assert any(first["kinds"])
+    for rank in ranks:
+        assert sorted(rank["loader"]["numbers"]) == sorted([*range(40), *range(40)])
+        (told,) = rank["loader"]["told"]
+        assert told.startswith("all ranks read the same inputs")
+        assert rank["module"]["told"] == []
+        assert len(rank["module"]["numbers"]) == 40
+    numbers = [number for rank in ranks for number in rank["module"]["numbers"]]
+    assert sorted(numbers) == sorted([*range(40), *range(40)])
 
 
 def test_a_packed_module_is_its_class_and_leaves_the_original_alone():

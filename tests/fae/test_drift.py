@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -22,7 +23,7 @@ from tests.fae.skewed import (
 )
 from tests.fae.test_from_counts import counted
 from trainobs.core.errors import FAEError
-from trainobs.fae import calibrate, measure, propose_refresh
+from trainobs.fae import FAEProfile, calibrate, measure, propose_refresh
 from trainobs.fae.calibration.source import InputSource
 
 
@@ -227,3 +228,12 @@ def test_a_profile_of_another_model_is_refused():
     other = counted(day(0), rows=(*ROWS[:2], ROWS[2] + 1))
     with pytest.raises(FAEError, match="not made for this model"):
         propose_refresh(profile, other, tables((*ROWS[:2], ROWS[2] + 1)))
+
+
+def test_hot_rows_that_no_batch_can_tell_apart_serve_nothing():
+    profile = quiet(Batches(day(0)), margin=0)
+    shared = dataclasses.replace(profile.tables[2], name="other", hot_ids=np.arange(3))
+    merged = FAEProfile((*profile.tables, shared), profile.budget_bytes)
+    found = measure(merged, {"day": Batches(day(0))})["day"]
+    assert found.all_hot.value == 0
+    assert measure(profile, {"day": Batches(day(0))})["day"].all_hot.value > 0.3

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
 
-from tests.fae.skewed import KEYS, ROWS, matrix, tables
+from tests.fae.skewed import KEYS, ROWS, matrix, power_law, tables
 from trainobs.access.counts import AccessCounts
 from trainobs.core.errors import AccessCountsError, FAEError
-from trainobs.fae import calibrate, propose_refresh
+from trainobs.fae import FAEProfile, TableProfile, calibrate, propose_refresh
 
 NAMES = [f"t_{key}" for key in KEYS]
 BUDGET = 20_000
@@ -205,3 +206,57 @@ def test_counts_without_inputs_are_refused():
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(AccessCountsError):
         calibrated(tmp_path / "nothing")
+
+
+def sharing(rows, dims=(4, 16), names=("one", "other")):
+    """Tables of one feature, and counts of 20,000 inputs that look it up."""
+    configs = [
+        EmbeddingBagConfig(name=name, num_embeddings=n, embedding_dim=dim, feature_names=["f"])
+        for name, n, dim in zip(names, rows, dims, strict=True)
+    ]
+    counts = AccessCounts(dict(zip(names, rows, strict=True)), seed=0)
+    ids = power_law(np.random.default_rng(3), max(rows), 20_000)
+    by_table = [ids % n for n in rows]
+    for name, own in zip(names, by_table, strict=True):
+        counts.add(name, own)
+    counts.add_inputs(names, np.concatenate(by_table), np.ones((len(rows), 20_000), np.int64))
+    return configs, counts
+
+
+def test_tables_of_one_feature_get_the_same_hot_rows():
+    configs, counts = sharing((5000, 5000))
+    profile = calibrate(counts, configs, "60kB")
+    one, other = profile.tables
+    assert one.features == other.features == ("f",)
+    assert len(one.hot_ids) > 100
+    assert_array_equal(one.hot_ids, other.hot_ids)
+    refresh = propose_refresh(profile, counts, configs)
+    assert refresh.profile.fingerprint == profile.fingerprint
+    assert refresh.now == refresh.then
+
+
+def test_tables_of_one_feature_that_differ_in_rows_get_none():
+    configs, counts = sharing((5000, 4000))
+    with pytest.raises(FAEError, match="one, other, which share features and differ"):
+        calibrate(counts, configs, "60kB")
+    with pytest.raises(FAEError, match="one, other, which share features and differ"):
+        propose_refresh(profile_by_hand(configs), counts, configs)
+
+
+def test_beside_a_third_table_they_have_no_hot_rows_and_serve_none():
+    configs, counts = sharing((5000, 4000, 3000), (4, 4, 4), ("one", "other", "third"))
+    configs[2].feature_names[:] = ["g"]
+    profile = calibrate(counts, configs, "10kB")
+    assert [len(table.hot_ids) > 0 for table in profile.tables] == [False, False, True]
+    expected = profile.predictions
+    assert expected.all_hot_ratio.value == 0
+    assert expected.hot_lookup_ratio.value < 1 / 3
+    assert "left out           one, other" in profile.summary()
+
+
+def profile_by_hand(configs):
+    tables = (
+        TableProfile(c.name, c.num_embeddings, c.embedding_dim, ("f",), np.arange(9), 20)
+        for c in configs
+    )
+    return FAEProfile(tuple(tables), 60_000)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, get_worker_info
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.packing import (
@@ -154,6 +154,31 @@ def test_an_iterator_that_is_never_asked_begins_no_epoch():
     first = numbers(packed)
     packed.set_epoch(0)
     assert numbers(packed) == first
+
+
+class Shared(Stream):
+    """Has the inputs of a worker as torch's documentation has it: given by `worker_init_fn`."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        assert info.dataset is self
+        yield from (make_input(number) for number in range(self.first, self.count, self.step))
+
+
+def share_out(worker):
+    info = get_worker_info()
+    info.dataset.first, info.dataset.step = worker, info.num_workers
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_what_begins_a_worker_finds_the_data_set_of_the_loader(start):
+    loader = DataLoader(
+        Shared(40), 4, collate_fn=collate, num_workers=2, worker_init_fn=share_out,
+        multiprocessing_context=start,
+    )  # fmt: skip
+    of = profile(0.9)
+    numbers = [one.number for batch in pack(loader, of, window=3) for one in inputs_of(batch, of)]
+    assert sorted(numbers) == list(range(40))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -9,7 +9,7 @@ from tests.fae import pack_jobs
 from tests.fae.packing import is_all_hot, make_input, profile
 from tests.fae.ranks import Ranks
 from trainobs.core.errors import FAEError
-from trainobs.fae.packing.window_agreement import Offer, agree
+from trainobs.fae.packing.window_agreement import Offer, agree, tell_of_same_inputs
 
 
 def an_offer(inputs: int, hot: int, size: int, **more) -> Offer:
@@ -55,6 +55,8 @@ def test_with_drop_last_the_shortest_rank_decides():
     assert agree([over, over], drop_last=False) is None
     with pytest.raises(FAEError, match="0 inputs on rank 1 for the last 10 steps"):
         agree([offers[0], over], drop_last=False)
+    with pytest.raises(FAEError, match="no window left on rank 1, and one without inputs"):
+        agree([an_offer(0, 0, 4), over], drop_last=False)
 
 
 def cases() -> list[pack_jobs.Case]:
@@ -155,3 +157,15 @@ def test_streams_that_end_a_little_apart_are_evened_out(pair: Ranks):
     assert first == second
     assert len(first) == 20
     assert any(first)
+
+
+def test_ranks_with_the_same_inputs_are_told_and_others_are_not(caplog):
+    def of(digest):
+        return an_offer(40, 12, 4, digest=digest)
+
+    assert not tell_of_same_inputs([of(3)])
+    assert not tell_of_same_inputs([of(3), of(4)])
+    assert not tell_of_same_inputs([an_offer(0, 0, 4)] * 2)
+    assert caplog.records == []
+    assert tell_of_same_inputs([of(3)] * 3)
+    assert "found: the same 40 inputs on 3 ranks" in caplog.text

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from tests.fae.packing import (
     Inputs,
@@ -370,3 +370,17 @@ def test_the_profile_must_be_the_same():
     other: FAEProfile = profile(0.5)
     with pytest.raises(FAEError, match="fingerprint"):
         pack(shuffled(), other, window=4).load_state_dict(a_state())
+
+
+def test_the_size_of_batches_that_workers_make_is_part_of_the_state():
+    loader = DataLoader(Whole(), batch_size=None, num_workers=1)
+    packed = pack(loader, profile(0.9), window=3)
+    next(iter(packed))
+    assert packed.state_dict()["batch_size"] == 4
+
+
+class Whole(IterableDataset):
+    """Yields batches."""
+
+    def __iter__(self):
+        return (collate([make_input(4 * i + j) for j in range(4)]) for i in range(6))

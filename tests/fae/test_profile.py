@@ -17,6 +17,7 @@ from trainobs.core.errors import FAEError
 from trainobs.core.quotients import Interval
 from trainobs.fae import FAEProfile, TableProfile, calibrate
 from trainobs.fae.profile.archive import ArchiveKind, write_archive
+from trainobs.fae.sharding.planner import warn_of_unused
 
 
 def hot(name="t", ids=(1, 3), rows=10, dim=4):
@@ -283,3 +284,20 @@ def test_the_summary_tells_what_is_hot_and_expected(profile):
         "  tables    2, 0 of them wholly hot",
         "  memory    60 B of 100 B",
     ]
+
+
+def test_hot_rows_that_no_batch_can_tell_apart_are_told(caplog):
+    """As in a profile made of two that have a feature of one name."""
+    rows = np.array([0, 2, 4]), np.array([1, 2, 3]), np.array([5])
+    tables = tuple(
+        TableProfile(name, 10, 4, tuple(features), ids, 20)
+        for name, features, ids in zip("abc", ("fg", "gh", "i"), rows, strict=True)
+    )
+    merged = FAEProfile(tables, 1000)
+    assert merged.overlaid == {"c"}
+    assert "left out  a, b, which share features and differ" in merged.summary()
+    warn_of_unused(merged, "abc")
+    assert "hot rows of a, b are not used" in caplog.text
+    caplog.clear()
+    warn_of_unused(merged, "c")
+    assert caplog.records == []

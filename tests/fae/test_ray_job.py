@@ -112,6 +112,18 @@ def test_lists_of_ids_are_multi_hot_inputs(ray_data):
     same(by_ray, calibrate([kjt], tables(), BUDGET, margin=0, progress=False))
 
 
+def test_tables_without_a_counter_for_each_row_are_added_up_too(ray_data):
+    rows = (*ROWS[:2], 3_000_000)
+    ids = matrix(0, COUNT, rows)
+    columns = dict(zip(KEYS, ids, strict=True))
+    dataset = ray_data.from_arrow(pyarrow.table({"number": np.arange(COUNT), **columns}))
+    by_ray, whole = (
+        calibrate_dataset(dataset, tables(rows), BUDGET, input_id="number", memory=memory)
+        for memory in ("4MB", "2GiB")
+    )
+    same(by_ray, whole)
+
+
 @pytest.mark.parametrize(
     ("row", "kind", "found"),
     [
@@ -133,6 +145,12 @@ def test_columns_that_are_no_integers_are_refused():
     lists = np.empty(2, dtype=object)
     lists[:] = [np.array([1.5]), np.array([], dtype=np.int64)]
     with pytest.raises(FAEError, match="column 'large' holds float64"):
+        _column(lists, "large")
+    lists[:] = [None, np.array([1])]
+    with pytest.raises(FAEError, match="column 'large' holds None"):
+        _column(lists, "large")
+    lists[:] = [np.array([1, None]), np.array([1])]
+    with pytest.raises(FAEError, match="column 'large' holds object"):
         _column(lists, "large")
 
 

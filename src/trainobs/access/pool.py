@@ -10,6 +10,7 @@ estimated. Each unit of error took at least k + 1 lookups away: it is at most to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,11 @@ class CounterPool:
         self._waiting = 0
         self.errors = [0] * len(row_counts)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """With no lookups that wait: where it goes, its arrays may be read-only."""
+        self.settle()
+        return self.__dict__
+
     def add(self, table: int, ids: Ids) -> None:
         """Count a lookup for each of `ids`, all of which are rows of the table."""
         while len(ids):
@@ -70,6 +76,8 @@ class CounterPool:
 
     def settle(self) -> None:
         """Count the lookups that wait."""
+        if not self._waiting:
+            return
         keys, counts = np.unique(self._pending[: self._waiting], return_counts=True)
         self._waiting = 0
         self._fold(keys, counts.astype(np.uint64))

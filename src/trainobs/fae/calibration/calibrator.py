@@ -22,7 +22,13 @@ from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.calibration.source import InputSource, untouched_randomness
 from trainobs.fae.calibration.stopping import Stopping
 from trainobs.fae.calibration.threads import BackgroundCall
-from trainobs.fae.profile.arguments import byte_count, check_loader, is_fatal, is_within
+from trainobs.fae.profile.arguments import (
+    byte_count,
+    check_confidence,
+    check_loader,
+    is_fatal,
+    is_within,
+)
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
 from trainobs.fae.profile.profile import FAEProfile
 
@@ -80,14 +86,14 @@ def calibrate(
         FAEError: hot rows would not serve much more than others; or the data do not fit the tables.
         OSError: a file cannot be read or written.
     """
-    _check(confidence, margin)
-    check_whole(seed, "seed")
+    confidence, margin = check_confidence(confidence), _checked_margin(margin)
+    seed = check_whole(seed, "seed")
     ends_at_bad_ids = is_fatal(bounds_check_mode)
     limits = byte_count(hot_bytes, "hot_bytes"), byte_count(memory, "memory")
     goal = _Goal(tables_of(tables, optimizer), *limits, confidence, margin, seed)
     warn_left_out(goal.tables)
     if isinstance(source, (AccessCounts, str, os.PathLike)):
-        return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)
+        return profile_of_counts(source, goal.tables, goal.hot_bytes, confidence)[0]
     reader, kind = _reader_of(source, goal, kjt, workers)
     return _profile_of(reader, kind, goal, resume, progress, ends_at_bad_ids)
 
@@ -209,16 +215,11 @@ def _progress_bar(done: int, total: int | None, show: bool) -> Iterator[Callable
         yield bar.update
 
 
-def _check(confidence: float, margin: float) -> None:
-    if not is_within(confidence, 0.5, 1):
-        raise SettingError(
-            "confidence is no probability to state intervals with",
-            shown(confidence),
-            "give a number from 0.5 to below 1; the default is 0.99",
-        )
+def _checked_margin(margin: float) -> float:
     if not is_within(margin, 0, 0.5):
         raise SettingError(
             "margin is no share to know predictions to",
             shown(margin),
             "give a number from 0 (all of the data) to below 0.5; the default is 0.005",
         )
+    return float(margin)

@@ -7,16 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
-from trainobs.core.errors import FAEError, SettingError, a_type
+from trainobs.core.arguments import check_whole
+from trainobs.core.errors import FAEError, SettingError, a_type, shown
 from trainobs.core.quotients import Interval
 from trainobs.core.text import percent
-from trainobs.fae.calibration.from_counts import by_one_feature, counted_run, profile_of_counts
+from trainobs.fae.calibration.from_counts import by_one_feature, profile_of_counts
 from trainobs.fae.calibration.intervals import mean_upper, ratio
 from trainobs.fae.calibration.outside import OutsideIds, limits_of
 from trainobs.fae.calibration.predict import HotLookupCounts, nothing, served
 from trainobs.fae.calibration.source import InputSource, untouched_randomness
+from trainobs.fae.profile.arguments import check_confidence, check_profile, is_within
 from trainobs.fae.profile.model_tables import ModelTable, features_of, tables_of
 from trainobs.fae.profile.predictions import with_unread
 from trainobs.fae.profile.profile import FAEProfile
@@ -64,9 +67,11 @@ def measure(
         confidence: of intervals.
 
     Raises:
-        SettingError: the loaders have no names.
+        SettingError: the loaders have no names, or an argument has a bad value.
         FAEError: a batch does not fit the profile's tables.
     """
+    check_profile(profile)
+    confidence, inputs = check_confidence(confidence), check_whole(inputs, "inputs", 1)
     if not isinstance(loaders, Mapping):
         raise SettingError(
             "cannot tell which data is meant",
@@ -84,7 +89,7 @@ def _measured(
     profile: FAEProfile, loader: Iterable[Any], kjt: Any, most: int, confidence: float
 ) -> Served:
     tables = _tables_of(profile)
-    hot_ids = {table.name: table.hot_ids for table in profile.tables}
+    hot_ids = _overlaid_ids(profile)
     parts: list[HotLookupCounts] = []
     outside = OutsideIds(limits_of(tables, features_of(tables)))
     count = 0
@@ -107,6 +112,12 @@ def _measured(
         all_hot=with_unread(found.all_hot, reader.unread_ratio),
         hot_lookups=with_unread(found.hot_lookups, reader.unread_ratio),
     )
+
+
+def _overlaid_ids(profile: FAEProfile) -> dict[str, NDArray[np.int64]]:
+    """Hot rows of each table, as far as they are used: none of what `overlaid` leaves out."""
+    none = np.empty(0, dtype=np.int64)
+    return {t.name: t.hot_ids if t.name in profile.overlaid else none for t in profile.tables}
 
 
 def _shares(found: HotLookupCounts, confidence: float) -> Served:
@@ -190,17 +201,24 @@ def propose_refresh(
         confidence: of the intervals, and of the gain.
 
     Raises:
+        SettingError: an argument has a bad value.
         FAEError: the counts are of another model, or there is no sample of inputs with them.
         AccessCountsError: the file cannot be read.
     """
+    check_profile(profile)
+    confidence = check_confidence(confidence)
+    if not is_within(least_gain, -1, 1):
+        raise SettingError(
+            "least_gain is no share of the lookups",
+            shown(least_gain),
+            "give a number from 0 to below 1; the default is 0.01",
+        )
     found = tables_of(tables, optimizer)
     _check_same(profile, found)
     found = tuple(t._replace(is_positional=profile.table(t.name).is_positional) for t in found)
-    other = profile_of_counts(counts, found, profile.budget_bytes, confidence)
-    run = counted_run(counts, found)
+    other, run = profile_of_counts(counts, found, profile.budget_bytes, confidence)
     old, new = (
-        served(by_one_feature(found), {t.name: t.hot_ids for t in each.tables}, run.inputs)
-        for each in (profile, other)
+        served(by_one_feature(found), _overlaid_ids(each), run.inputs) for each in (profile, other)
     )
     scale = float(new.all.mean())
     gains = (new.hot - old.hot) / scale if scale else nothing(run.inputs).hot

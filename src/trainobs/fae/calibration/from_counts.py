@@ -41,8 +41,8 @@ def profile_of_counts(
     tables: Sequence[ModelTable],
     budget: int,
     confidence: float,
-) -> FAEProfile:
-    """Choose hot rows from counts of a run.
+) -> tuple[FAEProfile, CountedRun]:
+    """Choose hot rows from counts of a run; and what the counts tell.
 
     Counts come with a sample of whole inputs, which were counted too. The lookups of those that
     are to judge are taken off the counts, so that these inputs had no part in the choice. Where
@@ -60,25 +60,20 @@ def profile_of_counts(
             is nothing to gain.
         AccessCountsError: the file cannot be read.
     """
-    run = counted_run(source, tables)
+    run = _counted_run(source, tables)
     if not run.is_apart:
         logger.warning(
             "what is predicted from these access counts holds for their own data alone\n"
             "  found: inputs that came again in another epoch, or may have, and a sample of them\n"
             "  do:    calibrate from the loader, or from the counts of one epoch"
         )
-    # Counts are by table: each is looked up as if by one feature of its own.
-    by_table = by_one_feature(tables)
     made: dict[str, str | int | float] = {"source": "access counts", "inputs_counted": run.counted}
-    widened = partial(_with_room, run, by_table, budget)
+    judged = by_one_feature(tables)
+    widened = partial(_with_room, run, tables, budget)
     profile = profile_of(
-        by_table, run.counts, run.counted, run.inputs, budget, confidence, made, widened
+        tables, run.counts, run.counted, run.inputs, budget, confidence, made, widened, judged
     )
-    named = tuple(
-        replace(chosen, features=table.features)
-        for chosen, table in zip(profile.tables, tables, strict=True)
-    )
-    return replace(profile, tables=named)
+    return profile, run
 
 
 def _with_room(
@@ -97,7 +92,7 @@ def _with_room(
         return replace(expected.with_unread(1.0, wholly_hot), unread_ratio=0.0)
     choice = choose(tables, run.close, budget)
     confidence = expected.confidence
-    most = predict(tables, choice, run.close, run.counted, run.inputs, confidence)
+    most = predict(by_one_feature(tables), choice, run.close, run.counted, run.inputs, confidence)
     lost = most.hot_lookup_ratio.value - expected.hot_lookup_ratio.value
     expected = expected.up_to(most, run.chosen_by)
     low, high = expected.hot_lookup_ratio[1:]
@@ -148,7 +143,7 @@ class CountedRun(NamedTuple):
         return shares if self.stands else (with_unread(shares[0], 1), with_unread(shares[1], 1))
 
 
-def counted_run(
+def _counted_run(
     source: AccessCounts | str | os.PathLike[str], tables: Sequence[ModelTable]
 ) -> CountedRun:
     """Read access counts, and part the inputs that are to judge from the others.
@@ -198,7 +193,10 @@ def counted_run(
 
 
 def by_one_feature(tables: Sequence[ModelTable]) -> list[ModelTable]:
-    """Tables that are each looked up by one feature, of their own name."""
+    """The tables as counts of a run tell their lookups: by one feature each, of its own name.
+
+    Which rows may be hot depends on the features that tables share, so choose by the others.
+    """
     return [table._replace(features=(table.name,)) for table in tables]
 
 

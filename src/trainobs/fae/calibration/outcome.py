@@ -62,6 +62,7 @@ def profile_of(
     confidence: float,
     made: Made,
     widened: Callable[[Predictions, Choice], Predictions] = lambda expected, _: expected,
+    judged: Sequence[ModelTable] | None = None,
 ) -> FAEProfile:
     """The profile that follows from counts.
 
@@ -74,6 +75,7 @@ def profile_of(
         confidence: of intervals.
         made: how the counts came about.
         widened: makes of what is expected what is known, where the inputs do not tell all.
+        judged: the same tables, with the features of `inputs` where those are others.
 
     Raises:
         FAEError: nothing was held out, nothing was looked up, or there is nothing to gain.
@@ -85,7 +87,7 @@ def profile_of(
             "give inputs that look rows of these tables up",
         )
     choice = choose(tables, counts, budget)
-    expected = predict(tables, choice, counts, counted_inputs, inputs, confidence)
+    expected = predict(judged or tables, choice, counts, counted_inputs, inputs, confidence)
     predictions = widened(expected, choice)
     _refuse_no_gain(tables, choice, predictions, made)
     _warn_no_need(tables, budget)

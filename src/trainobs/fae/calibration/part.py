@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from trainobs.core.errors import TrainobsError
+from trainobs.core.errors import FAEError, TrainobsError
 from trainobs.fae.kjt.find import KjtFinder
 from trainobs.fae.kjt.inputs import keys_of
 
@@ -153,7 +153,11 @@ class Sampled:
         self.read_count = min(self.input_count, self.read_count + self._size)
 
     def batches(self) -> Iterator[NumberedKjt]:
-        """All that is left."""
+        """All that is left.
+
+        Raises:
+            FAEError: a batch has another number of inputs than it was made of.
+        """
         loader = self._loader
         order = _Batches(self.input_count, self._size, self._seed, self.read_count)
         again = DataLoader(
@@ -169,6 +173,13 @@ class Sampled:
         for numbers, kjt in zip(order.numbers(), again, strict=True):
             if isinstance(kjt, TrainobsError):
                 raise kjt
+            if kjt.stride() != len(numbers):
+                raise FAEError(
+                    "cannot read this loader at random",
+                    f"{kjt.stride()} inputs in a batch of {len(numbers)} samples",
+                    "give a loader whose collate_fn makes an input of each sample, or, where the "
+                    "data set gives whole batches, a DataLoader with batch_size=None",
+                )
             self.skip()
             yield numbers, kjt
 

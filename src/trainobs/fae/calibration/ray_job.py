@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainobs.core.arguments import check_whole
 from trainobs.core.errors import FAEError, SettingError, TrainobsError
 from trainobs.fae.calibration.outcome import Made, profile_of_sample, warn_left_out
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs
-from trainobs.fae.profile.arguments import byte_count
+from trainobs.fae.profile.arguments import byte_count, check_confidence
 from trainobs.fae.profile.model_tables import features_of, tables_of
 from trainobs.fae.profile.profile import FAEProfile
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ray.data import DataIterator, Dataset
 
 _BATCH = 1 << 16
+_MISSING = "give integers, and an id of its own, or an empty list, to what is missing"
 
 
 def calibrate_dataset(
@@ -60,6 +62,10 @@ def calibrate_dataset(
         SettingError: an argument has a bad value, or a column is missing.
         FAEError: there is nothing to gain, or the data do not fit the tables.
     """
+    confidence = check_confidence(confidence)
+    seed = check_whole(seed, "seed")
+    if workers is not None:
+        workers = check_whole(workers, "workers", 1)
     budget = byte_count(hot_bytes, "hot_bytes")
     memory_bytes = byte_count(memory, "memory")
     found = tables_of(tables, optimizer)
@@ -137,6 +143,8 @@ def _column(values: NDArray[Any], name: str) -> tuple[NDArray[np.int64], NDArray
             return _integers(values, name), None
         lengths = np.full(len(values), values.shape[1], dtype=np.int64)
         return _integers(values.ravel(), name), lengths
+    if any(bag is None for bag in values):
+        raise FAEError("cannot count lookups", f"column {name!r} holds None", _MISSING)
     lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
     filled = [part for part in values if len(part)]
     ids = np.concatenate(filled) if filled else np.empty(0, dtype=np.int64)
@@ -148,6 +156,6 @@ def _integers(values: NDArray[Any], name: str) -> NDArray[np.int64]:
         raise FAEError(
             "cannot count lookups",
             f"column {name!r} holds {values.dtype}, not integers; missing values make floats",
-            "give integers, and an id of its own, or an empty list, to what is missing",
+            _MISSING,
         )
     return values.astype(np.int64, copy=False)

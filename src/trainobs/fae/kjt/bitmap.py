@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.kjt.jagged import by_lookup
-from trainobs.fae.kjt.split import SplitMark, check_splittable, mark_of, overlaid_tables
+from trainobs.fae.kjt.split import SplitMark, check_splittable, mark_of
 from trainobs.fae.profile.profile import FAEProfile
 
 _BLOCK = 256  # rows that share a count of hot rows before them
@@ -38,7 +38,7 @@ class HotBitmap:
     block; a block of 256 rows the number of hot rows before it in its table.
 
     Args:
-        profile: where the hot rows stand. In tables that `overlaid_tables` leaves out every row is
+        profile: where the hot rows stand. In tables that its `overlaid` leaves out every row is
             cold.
         device: where batches are.
     """
@@ -48,7 +48,7 @@ class HotBitmap:
         self._places: dict[str, tuple[int, int]] = {}  # first row and rows, by feature
         blocks: list[NDArray[np.int32]] = []
         octets: list[NDArray[np.uint8]] = []
-        overlaid = overlaid_tables(profile)
+        overlaid = profile.overlaid
         first = 0
         for table in profile.tables:
             known = [self._places[f] for f in table.features if f in self._places]

@@ -32,7 +32,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.core.errors import FAEError
 from trainobs.core.hot_rows import HOT_SUFFIX
 from trainobs.core.log import logger
-from trainobs.fae.profile.profile import FAEProfile, TableProfile
+from trainobs.fae.profile.profile import FAEProfile
 
 BAD = -2
 """Stands for the slot of an id that is outside of its table."""
@@ -88,10 +88,10 @@ class SlotMap:
     def from_profile(cls, profile: FAEProfile) -> SlotMap:
         """The slots of a profile, on the host: 4 bytes for each row of its tables.
 
-        In tables that `overlaid_tables` leaves out every row is cold.
+        In tables that `profile.overlaid` leaves out every row is cold.
         """
         slots: dict[str, Tensor] = {}
-        overlaid = overlaid_tables(profile)
+        overlaid = profile.overlaid
         for table in profile.tables:
             if table.name in overlaid:
                 tensor = torch.from_numpy(profile.slots(table.name))
@@ -176,42 +176,6 @@ def mark_of(kjt: KeyedJaggedTensor, known: Collection[str], fingerprint: str) ->
             "give pack() the `kjt` that the profile's tables look up, or calibrate again",
         )
     return SplitMark(keys, served, fingerprint, False)
-
-
-def overlaid_tables(profile: FAEProfile) -> frozenset[str]:
-    """Tables whose hot rows can be told apart in a batch.
-
-    A feature that looks up several tables is paired with one hot key, so its lookups must be hot in
-    all of them or in none, as `calibrate` chooses them. Where a profile has other hot rows in two
-    tables of a feature, all rows of these stay where they are.
-    """
-    users: dict[str, list[TableProfile]] = {}
-    for table in profile.tables:
-        for feature in table.features:
-            users.setdefault(feature, []).append(table)
-    apart = {
-        table.name
-        for tables in users.values()
-        for table in tables
-        if not all(_are_alike(table, other) for other in tables)
-    }
-    while True:  # what is left out leaves out those it shares other features with
-        more = {
-            table.name
-            for tables in users.values()
-            for table in tables
-            if any(other.name in apart for other in tables)
-        }
-        if more <= apart:
-            return frozenset(table.name for table in profile.tables if table.name not in apart)
-        apart |= more
-
-
-def _are_alike(one: TableProfile, other: TableProfile) -> bool:
-    """Whether each row is hot in both tables or in none, in the same slot."""
-    return one is other or (
-        one.row_count == other.row_count and np.array_equal(one.hot_ids, other.hot_ids)
-    )
 
 
 def read_mark(kjt: KeyedJaggedTensor) -> SplitMark | None:

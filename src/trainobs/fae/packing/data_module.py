@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from torch.utils.data import DataLoader, SequentialSampler
+
 from trainobs.fae.packing.loader import PackedLoader, pack
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
@@ -50,7 +52,12 @@ class _Packs:
         profile, arguments = self._pack_arguments
         if self.packed is not None:  # its group of ranks stays, so that a second would be too much
             arguments = {"process_group": self.packed.group, **arguments}
-        self.packed = pack(super().train_dataloader(), profile, **arguments)  # type: ignore[misc]
+        loader = _shared_out(super().train_dataloader(), self)  # type: ignore[misc]
+        self.packed = pack(loader, profile, **arguments)
+        try:
+            len(self.packed)
+        except TypeError:  # Lightning fetches a batch ahead to know which one is the last
+            self.packed.ahead = 1
         if self._packed_state is not None:
             self.packed.load_state_dict(self._packed_state)
             self._packed_state = None
@@ -76,6 +83,20 @@ class _Packs:
         """Classes made on the way do not pickle by name."""
         original = type(self).__mro__[2]
         return _restored, (original, self.__dict__)
+
+
+def _shared_out(loader: Any, module: Any) -> Any:
+    """The loader with the sampler that Lightning gives it in a job of several ranks.
+
+    Lightning looks for a `DataLoader`, which a packed one is not. What asks it is private: where
+    it has another name, ranks that read the same inputs are told.
+    """
+    trainer = getattr(module, "trainer", None)
+    prepare = getattr(getattr(trainer, "_data_connector", None), "_prepare_dataloader", None)
+    if prepare is None or not isinstance(loader, DataLoader):
+        return loader
+    is_shuffled = not isinstance(loader.sampler, SequentialSampler)
+    return prepare(loader, shuffle=is_shuffled, mode=trainer.state.stage)  # type: ignore[union-attr]
 
 
 def _packed_class(original: type) -> type:

@@ -25,7 +25,13 @@ from trainobs.fae.packing.loader_state import (
 )
 from trainobs.fae.packing.scheduler import Schedule, ShuffledOrder
 from trainobs.fae.packing.window import PackedWindow, Packer
-from trainobs.fae.packing.window_agreement import Offer, WindowPlan, agree, exchange
+from trainobs.fae.packing.window_agreement import (
+    Offer,
+    WindowPlan,
+    agree,
+    exchange,
+    tell_of_same_inputs,
+)
 from trainobs.fae.packing.window_reader import Progress, WindowSettings
 from trainobs.fae.packing.window_source import WindowSource
 from trainobs.fae.profile.arguments import check_loader, check_profile
@@ -56,7 +62,8 @@ def pack(
     table of the profile looks up sequences: these would lose their order.
 
     In a job of several ranks all of them call `pack`, and take a pure batch in the same steps: at
-    the begin of each window they exchange what they have, on the host.
+    the begin of each window they exchange what they have, on the host. If there is no process group
+    yet, as before `Trainer.fit`, ranks find each other with the first batch.
 
     Args:
         loader: yields KeyedJaggedTensors, or tuples, lists, mappings, data classes and other
@@ -135,6 +142,9 @@ class PackedLoader:
     Attributes:
         loader: that is packed.
         scheduler: of pure and mixed batches.
+        ahead: batches that whoever iterates has fetched and not trained on, as `state_dict` takes
+            it where it is not told. 0; set it to 1 for Lightning where there is no length, which
+            `pack_data_module` does.
         group: the ranks, for what they exchange on hosts; None for a single one.
     """
 
@@ -150,6 +160,9 @@ class PackedLoader:
         self.scheduler = scheduler
         self._window_settings = window_settings
         self._settings = settings
+        self._is_told_of_same = False
+        self.ahead = 0
+        self._is_exhausted = False
         self.group = group
         self._source = WindowSource(loader, window_settings)
         self._given_size = window_settings.packer.batch_size
@@ -158,6 +171,8 @@ class PackedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch, or the rest of the one that was interrupted."""
+        self._join()
+        self._is_exhausted = False
         place = self._start()
         windows = self._source.read(place.progress)
         agreed = self._next(windows, place)
@@ -177,6 +192,7 @@ class PackedLoader:
             if isinstance(following, Exception):
                 raise following
             agreed = following
+        self._is_exhausted = True
 
     def __len__(self) -> int:
         """Batches of an epoch, where the loader tells how many inputs it has.
@@ -213,12 +229,13 @@ class PackedLoader:
         if epoch != place.progress.epoch or (place.is_within_epoch and not self._is_resumed):
             self._stand_at(self._begin_of(epoch), is_resumed=False)
 
-    def state_dict(self, ahead: int = 0) -> dict[str, Any]:
+    def state_dict(self, ahead: int | None = None) -> dict[str, Any]:
         """Where this rank stands, to go on with the next batch in another process.
 
         Args:
             ahead: batches that were handed out and not trained on yet. In the middle of an epoch
-                `TrainPipelineSparseDist` is two ahead, Lightning one if there is no length.
+                `TrainPipelineSparseDist` is two ahead, Lightning one if there is no length. By
+                default the loader's `ahead`, or none where no batch is left to fetch.
 
         Returns:
             Numbers, names and small tensors, for `torch.save`. One rank's state serves all of
@@ -227,6 +244,8 @@ class PackedLoader:
         Raises:
             SettingError: `ahead` is more than is remembered.
         """
+        if ahead is None:
+            ahead = 0 if self._is_exhausted else min(self.ahead, len(self._recent) - 1)
         if not 0 <= ahead < len(self._recent):
             raise SettingError(
                 "cannot tell where the loader stood",
@@ -244,6 +263,7 @@ class PackedLoader:
         Raises:
             FAEError: the state is damaged, or of a loader with other arguments.
         """
+        self._join()
         rank, size = self._window_settings.rank, self._given_size
         loaded = PackedLoaderState.from_dict(state, self._settings, rank, self._workers, size)
         self.scheduler.load_state_dict(loaded.schedule)
@@ -252,6 +272,14 @@ class PackedLoader:
             self.loader, self._window_settings
         )  # its workers must know the state
         self._stand_at(loaded.place, is_resumed=True)
+
+    def _join(self) -> None:
+        """Find the other ranks, where `pack` was called before there was a process group."""
+        if self.group is None and (group := _all_ranks()) is not None:
+            self.group = group
+            self._settings = replace(self._settings, world_size=dist.get_world_size(group))
+            self._window_settings = replace(self._window_settings, rank=dist.get_rank(group))
+            self._source = WindowSource(self.loader, self._window_settings)
 
     @property
     def _workers(self) -> int | None:
@@ -282,7 +310,11 @@ class PackedLoader:
         """The next window with anything to do, and what all ranks do in it; None after the last."""
         while True:
             window = self._read(windows, place)
+            if window is not None and window.input_count:  # workers learn it, and keep it
+                self._window_settings.packer.batch_size = window.batch_size
             offers = exchange(self._offer(window, place), self.group)
+            if not self._is_told_of_same:
+                self._is_told_of_same = tell_of_same_inputs(offers)
             agreement = agree(offers, self._settings.drop_last)
             if window is None or agreement is None:
                 return None
@@ -314,6 +346,7 @@ class PackedLoader:
             epoch=place.progress.epoch,
             window=place.progress.windows,
             settings=int.from_bytes(digest, "little"),
+            digest=0 if window is None else window.digest,
             ended=int(window is None),
             failed=failed,
         )

@@ -10,6 +10,12 @@ import torch
 import torch.distributed as dist
 
 from trainobs.core.errors import FAEError
+from trainobs.core.log import logger
+
+_EVEN = (
+    "give all ranks equally many batches, as DistributedSampler does, or pack with drop_last=True: "
+    "then the epoch ends with the shortest rank"
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,7 @@ class Offer:
         epoch: counted from 0.
         window: its number in the epoch.
         settings: stands for whatever must be the same on all ranks; less than 2**63.
+        digest: of its inputs.
         ended: 1 if its loader has no window left.
         failed: 1 if the rank cannot go on.
     """
@@ -35,6 +42,7 @@ class Offer:
     epoch: int
     window: int
     settings: int
+    digest: int = 0
     ended: int = 0
     failed: int = 0
 
@@ -87,18 +95,35 @@ def agree(offers: Sequence[Offer], drop_last: bool) -> WindowPlan | None:
         pure = min(steps, *(offer.hot_count for offer in offers))
         return WindowPlan(pure, steps - pure)
     steps = max(counts)
+    if any(ended) and not steps:  # others may have inputs in windows to come
+        _refuse(f"no window left on rank {ended.index(1)}, and one without inputs elsewhere", _EVEN)
     pure = min(offer.hot_count for offer in offers)
     for rank, offer in enumerate(offers):
         if offer.input_count < steps:
             _refuse(
                 f"{offer.input_count} inputs on rank {rank} for the last {steps} steps",
-                "give all ranks equally many batches, as DistributedSampler does, or pack with "
-                "drop_last=True: then the epoch ends with the shortest rank",
+                _EVEN,
             )
         if offer.batch_count < steps:  # its mixed inputs are to fill more batches
             fewer = offer.input_count - steps
             pure = min(pure, max(0, fewer // max(1, offer.batch_size - 1)))
     return WindowPlan(pure, steps - pure)
+
+
+def tell_of_same_inputs(offers: Sequence[Offer]) -> bool:
+    """Whether all of several ranks have the same inputs. It warns of that."""
+    same = {(offer.digest, offer.input_count) for offer in offers}
+    is_same = len(offers) > 1 and len(same) == 1 and offers[0].input_count > 0
+    if is_same:
+        logger.warning(
+            "all ranks read the same inputs: each trains on all of the data\n"
+            "  found: the same %d inputs on %d ranks\n"
+            "  do:    give the loader a DistributedSampler; Lightning gives one to the loader of "
+            "pack_data_module(), and none to what pack() returns",
+            offers[0].input_count,
+            len(offers),
+        )
+    return is_same
 
 
 def _check(offers: Sequence[Offer]) -> None:

@@ -124,12 +124,15 @@ class IndexedWindows(Dataset[Item]):
         together: whether the loader makes batches of several inputs; else the data set does.
         collate: makes a batch, as the loader's `collate_fn`.
         settings: how windows are made.
+
+    Attributes:
+        dataset: the loader's.
     """
 
     def __init__(
         self, dataset: Any, together: bool, collate: Callable[[Any], Any], settings: WindowSettings
     ) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._together = together
         self._collate = collate
         self._settings = settings
@@ -144,9 +147,9 @@ class IndexedWindows(Dataset[Item]):
     def _fetch(self, indices: Any) -> Any:
         """As torch's fetcher does."""
         if not self._together:
-            return self._dataset[indices]
-        fetch = getattr(self._dataset, "__getitems__", None)
-        return fetch(indices) if fetch else [self._dataset[index] for index in indices]
+            return self.dataset[indices]
+        fetch = getattr(self.dataset, "__getitems__", None)
+        return fetch(indices) if fetch else [self.dataset[index] for index in indices]
 
 
 class StreamWindows(IterableDataset[Item]):
@@ -162,6 +165,9 @@ class StreamWindows(IterableDataset[Item]):
         collate: makes a batch, as the loader's `collate_fn`.
         settings: how windows are made.
         epoch: int64[1] in shared memory, so that workers that persist see it change.
+
+    Attributes:
+        dataset: the stream.
     """
 
     def __init__(
@@ -173,7 +179,7 @@ class StreamWindows(IterableDataset[Item]):
         settings: WindowSettings,
         epoch: Tensor,
     ) -> None:
-        self._stream = stream
+        self.dataset = stream
         self._size = size
         self._drop_last = drop_last
         self._collate = collate
@@ -193,7 +199,7 @@ class StreamWindows(IterableDataset[Item]):
             yield from (SkippedWindow() for _ in range(passed))
             if state["ended"]:
                 return
-            self._stream.load_state_dict(state["state"])  # type: ignore[attr-defined]
+            self.dataset.load_state_dict(state["state"])  # type: ignore[attr-defined]
         batches: Iterator[Any] | None = None
         while True:
             with seeded("data", settings.seed, settings.rank, epoch, worker, number):
@@ -209,7 +215,7 @@ class StreamWindows(IterableDataset[Item]):
 
     def _batches(self) -> Iterator[Any]:
         """As torch's fetcher makes them."""
-        inputs = iter(self._stream)
+        inputs = iter(self.dataset)
         if self._size is None:
             yield from map(self._collate, inputs)
             return
@@ -227,9 +233,9 @@ class StreamWindows(IterableDataset[Item]):
         if not isinstance(item, PackedWindow):
             return item
         state = None
-        if hasattr(self._stream, "state_dict") and hasattr(self._stream, "load_state_dict"):
+        if hasattr(self.dataset, "state_dict") and hasattr(self.dataset, "load_state_dict"):
             is_ended = batch_count < self._settings.window  # its state may be that of a new begin
-            state = {"ended": is_ended, "state": None if is_ended else self._stream.state_dict()}
+            state = {"ended": is_ended, "state": None if is_ended else self.dataset.state_dict()}
         return replace(item, worker=worker, source_state=state)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeGuard
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from trainobs.core.errors import TrainobsError
@@ -94,8 +94,8 @@ class WindowSource:
             )
         else:
             windows = IndexedWindows(loader.dataset, together, loader.collate_fn, settings)
-            samples: Iterable[Any] = loader.batch_sampler or loader.sampler
-            self._sampler = WindowSampler(samples, settings)
+            samples = loader.batch_sampler if together else loader.sampler
+            self._sampler = WindowSampler(samples, settings)  # type: ignore[arg-type]
         return DataLoader(
             windows,
             batch_size=None,
@@ -104,12 +104,32 @@ class WindowSource:
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
             timeout=loader.timeout * settings.window,
-            worker_init_fn=loader.worker_init_fn,
+            worker_init_fn=_WorkerInit(loader.worker_init_fn),
             multiprocessing_context=loader.multiprocessing_context,
             generator=loader.generator,
             persistent_workers=loader.persistent_workers,
             prefetch_factor=1 if loader.num_workers else None,
         )
+
+
+class _WorkerInit:
+    """Begins a worker as the loader's own would: its `get_worker_info()` has the loader's data set.
+
+    Who gives each worker its share of a data set does it there.
+
+    Args:
+        init: the loader's `worker_init_fn`.
+    """
+
+    def __init__(self, init: Callable[[int], object] | None) -> None:
+        self._init = init
+
+    def __call__(self, worker: int) -> None:
+        """Runs in the worker, as it begins."""
+        info: Any = get_worker_info()
+        object.__setattr__(info, "dataset", info.dataset.dataset)  # it refuses any other way
+        if self._init is not None:
+            self._init(worker)
 
 
 def _is_plain(loader: object) -> TypeGuard[DataLoader[Any]]:

@@ -54,6 +54,21 @@ def is_within(number: Any, low: float, high: float) -> bool:
     return isinstance(number, Real) and low <= float(number) < high
 
 
+def check_confidence(confidence: Any) -> float:
+    """The probability that intervals are to hold with.
+
+    Raises:
+        SettingError: it is none.
+    """
+    if not is_within(confidence, 0.5, 1):
+        raise SettingError(
+            "confidence is no probability to state intervals with",
+            shown(confidence),
+            "give a number from 0.5 to below 1; the default is 0.99",
+        )
+    return float(confidence)
+
+
 def is_fatal(bounds_check_mode: Any) -> bool:
     """Whether an id outside of its table ends the training, by FBGEMM's mode or its name.
 

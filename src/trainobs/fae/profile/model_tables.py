@@ -132,8 +132,8 @@ def _table(config: Any, optimizer: Any, is_positional: bool) -> ModelTable:
     weight_bytes, state_bytes = _row_bytes(config, optimizer or DEFAULT_OPTIMIZER)
     return ModelTable(
         name=config.name,
-        row_count=config.num_embeddings,
-        dim=config.embedding_dim,
+        row_count=int(config.num_embeddings),
+        dim=int(config.embedding_dim),
         features=tuple(config.feature_names),
         weight_bytes=weight_bytes,
         row_bytes=weight_bytes + state_bytes,
@@ -210,8 +210,9 @@ def _row_bytes(config: Any, optimizer: Any) -> tuple[int, int]:
     from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
 
     each, beside = STATE_FLOATS[optimizer_name(optimizer)]
-    weights = (config.embedding_dim * DATA_TYPE_NUM_BITS[config.data_type] + 7) // 8
-    return weights, (each * config.embedding_dim + beside) * _FLOAT_BYTES
+    dim = int(config.embedding_dim)
+    weights = (dim * DATA_TYPE_NUM_BITS[config.data_type] + 7) // 8
+    return weights, (each * dim + beside) * _FLOAT_BYTES
 
 
 def optimizer_name(optimizer: Any) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trainobs.core.errors import FAEError, a_type, shown
 from trainobs.core.text import quantity, size
 from trainobs.fae.profile.archive import ArchiveKind, check_is, read_archive, write_archive
-from trainobs.fae.profile.model_tables import left_out, some_of
+from trainobs.fae.profile.model_tables import sharing, some_of
 from trainobs.fae.profile.predictions import Predictions, from_archive, required, to_archive
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class TableProfile:
             is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
             if not is_whole or number < least:
                 self._refuse(f"{what}={shown(number)}", f"give a whole number from {least}")
+            object.__setattr__(self, what, int(number))  # a number of NumPy cannot be saved
         named = isinstance(self.features, tuple) and (self.name, *self.features)
         if not named or not all(isinstance(name, str) for name in named):
             found = f"table {shown(self.name)} with features {shown(self.features)}"
@@ -90,6 +91,10 @@ class TableProfile:
     def is_wholly_hot(self) -> bool:
         """Whether no row of it is cold."""
         return len(self.hot_ids) == self.row_count
+
+    def is_alike(self, other: TableProfile) -> bool:
+        """Whether each row is hot in both tables or in none, in the same slot."""
+        return self.row_count == other.row_count and np.array_equal(self.hot_ids, other.hot_ids)
 
     def _refuse(self, found: str, do: str = _ROWS_TO_GIVE) -> None:
         raise FAEError(f"cannot make hot rows of table {shown(self.name)}", found, do)
@@ -116,6 +121,7 @@ class FAEProfile:
     _slots: dict[str, NDArray[np.int32]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "budget_bytes", int(self.budget_bytes))
         if len(self._by_name) < len(self.tables):
             names = [table.name for table in self.tables]
             raise FAEError(
@@ -148,6 +154,19 @@ class FAEProfile:
             digest.update(f"{shape} {len(table.hot_ids)}{kind}".encode())
             digest.update(np.ascontiguousarray(table.hot_ids).data)
         return digest.hexdigest()
+
+    @cached_property
+    def overlaid(self) -> frozenset[str]:
+        """Names of the tables whose hot rows can be told apart in a batch.
+
+        A feature that looks up several tables is paired with one hot key, so its lookups must be
+        hot in all of them or in none, as `calibrate` chooses them. Where a profile has other hot
+        rows in two tables that share a feature, all rows of these stay where they are, and so do
+        those of tables that share features with them.
+        """
+        groups = sharing(self.tables)
+        alike = (g for g in groups if all(table.is_alike(g[0]) for table in g))
+        return frozenset(table.name for group in alike for table in group)
 
     def table(self, name: str) -> TableProfile:
         """The table of that name.
@@ -222,11 +241,11 @@ class FAEProfile:
         hot_count = sum(len(table.hot_ids) for table in self.tables)
         row_count = sum(table.row_count for table in self.tables)
         whole_count = sum(table.is_wholly_hot for table in self.tables)
-        apart = left_out(self.tables)
+        apart = [table.name for table in self.tables if table.name not in self.overlaid]
         lines = {
             "hot rows": f"{quantity(hot_count)} of {quantity(row_count)}",
             "tables": f"{len(self.tables)}, {whole_count} of them wholly hot",
-            **({"left out": f"{some_of(apart)}, which share features"} if apart else {}),
+            **({"left out": f"{some_of(apart)}, which share features and differ"} if apart else {}),
             "memory": f"{size(self.hot_bytes)} of {size(self.budget_bytes)}",
             **(self.predictions.summary() if self.predictions else {}),
         }

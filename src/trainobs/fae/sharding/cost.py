@@ -10,7 +10,6 @@ from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 
 from trainobs.core.quotients import Interval
 from trainobs.core.text import size
-from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.cache_statistics import different_rows
 from trainobs.fae.profile.predictions import TablePrediction, required
 from trainobs.fae.profile.profile import FAEProfile
@@ -68,7 +67,7 @@ def expected_bytes(
         "make the profile by trainobs.fae.calibrate, or give a mode",
     )
     pure = _known(predictions.all_hot_ratio)
-    overlaid = overlaid_tables(profile)
+    overlaid = profile.overlaid
     stock = overlay = 0.0
     for config in configs:
         expected = predictions.tables[config.name]

@@ -22,7 +22,6 @@ from torchrec.distributed.planner.types import (
 )
 from torchrec.distributed.types import ShardingPlan
 
-from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.predictions import required
 from trainobs.fae.profile.profile import FAEProfile
@@ -95,7 +94,7 @@ class _HotRowEstimator(ShardEstimator):  # type: ignore[misc]
         failed = "cannot tell the planner what hot rows serve"
         self._predictions = required(check_profile(profile).predictions, failed)
         self._profile = profile
-        self._overlaid = overlaid_tables(profile)
+        self._overlaid = profile.overlaid
         self._by_shard = by_shard
         self._device_share = _bandwidth(topology, _HOST) / _bandwidth(topology, "fused")
 

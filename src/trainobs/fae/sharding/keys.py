@@ -12,7 +12,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
 from trainobs.core.hot_rows import HOT_SUFFIX
-from trainobs.fae.kjt.split import overlaid_tables, read_mark
+from trainobs.fae.kjt.split import read_mark
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SplitBatch
 
@@ -71,7 +71,7 @@ def check_served(batch: SplitBatch, profile: FAEProfile, served: frozenset[str])
         profile: whose slots they are.
         served: features of all collections that keep hot rows of it.
     """
-    overlaid = overlaid_tables(profile)
+    overlaid = profile.overlaid
     for table in profile.tables:
         lost = set(table.features).intersection(batch.hot_features).difference(served)
         if lost and len(table.hot_ids) and table.name in overlaid:

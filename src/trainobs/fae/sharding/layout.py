@@ -19,7 +19,6 @@ import torch
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.modules.embedding_configs import DataType
 
-from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
 
 SlabRates = list[float]
@@ -117,7 +116,7 @@ def lay_out(
     kernels: dict[tuple[Any, ...], KernelLayout] = {}
     slabs: dict[str, list[tuple[KernelLayout, Slab]]] = {}
     dims: dict[str, int] = {}
-    overlaid = overlaid_tables(profile)
+    overlaid = profile.overlaid
     for info in infos:
         config = info.embedding_config
         dims[config.name] = config.embedding_dim

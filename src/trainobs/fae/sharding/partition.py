@@ -37,7 +37,6 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.bitmap import HotBitmap
 from trainobs.fae.kjt.jagged import permuted, with_values
-from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.model_tables import trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import Process, SlotRows, SplitBatch
@@ -80,7 +79,7 @@ class Partition:
     """Hot rows of which every rank has those that come from its shards.
 
     Args:
-        infos: of the collection's tables; at least one is among `overlaid_tables`.
+        infos: of the collection's tables; at least one is among `FAEProfile.overlaid`.
         outputs: feature and table of each embedding, in the order of the collection's output.
         profile: which rows are hot.
         shards: what this rank has of the tables.
@@ -115,7 +114,7 @@ class Partition:
         lookups: Sequence[nn.Module],
         bounds: BoundsCheck,
     ) -> None:
-        overlaid = overlaid_tables(profile)
+        overlaid = profile.overlaid
         kind = EmbeddingBagConfig if pools else EmbeddingConfig
         served = [info for info in infos if info.embedding_config.name in overlaid]
         tables = [_hot_table(info, _starts(info, served), profile, kind) for info in served]

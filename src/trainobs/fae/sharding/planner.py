@@ -16,9 +16,8 @@ from trainobs.core.errors import FAEError, shown
 from trainobs.core.log import logger
 from trainobs.core.text import size
 from trainobs.fae.kjt.bitmap import bitmap_bytes
-from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile, told_bytes
-from trainobs.fae.profile.model_tables import optimizers_in, trained_row_bytes
+from trainobs.fae.profile.model_tables import optimizers_in, some_of, trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.mode import Mode, check_mode
 from trainobs.fae.sharding.torchrec_private import remember_topology
@@ -78,7 +77,7 @@ class HotRowReservation(HeuristicalStorageReservation):  # type: ignore[misc]  #
         """
         reserved = super().reserve(topology, batch_size, module, sharders, constraints)
         room = "hbm" if topology.compute_device == "cuda" else "ddr"
-        tables = overlaid_tables(self._profile)
+        tables = self._profile.overlaid
         said = ((c, optimizer) for c, optimizer in optimizers_in(module) if c.name in tables)
         hot_bytes = needed_bytes(self._profile, tables, trained_row_bytes(said), self._mode)
         for device in reserved.devices:
@@ -115,6 +114,18 @@ def needed_bytes(
     return rows + slots
 
 
+def warn_of_unused(profile: FAEProfile, tables: Collection[str]) -> None:
+    """Tell of tables of a collection whose hot rows are not used: each lookup of them is cold."""
+    known = (table for table in profile.tables if table.name in tables)
+    if unused := [t.name for t in known if t.name not in profile.overlaid and len(t.hot_ids)]:
+        logger.warning(
+            "hot rows of %s are not used\n  found: tables that share features and differ in their "
+            "hot rows: a lookup is hot in all tables of its feature or in none\n"
+            "  do:    calibrate these tables together, or give other features other names",
+            some_of(unused),
+        )
+
+
 def warn_of_more(profile: FAEProfile, row_bytes: Mapping[str, int]) -> None:
     """Tell where hot rows take more than the limit, since they were chosen for less state.
 
@@ -122,7 +133,7 @@ def warn_of_more(profile: FAEProfile, row_bytes: Mapping[str, int]) -> None:
         profile: which rows are hot.
         row_bytes: what a row of a table of a collection takes in the training.
     """
-    of_tables = [profile.table(name) for name in row_bytes if name in overlaid_tables(profile)]
+    of_tables = [profile.table(name) for name in row_bytes if name in profile.overlaid]
     more = {t.name: len(t.hot_ids) * (row_bytes[t.name] - t.row_bytes) for t in of_tables}
     taken = profile.hot_bytes + sum(more.values())
     if taken > profile.budget_bytes and any(each > 0 for each in more.values()):

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS, BaseEmbeddingConfig
 
 from trainobs.core.hot_rows import HOT_SUFFIX, HotTotals
-from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SplitBatch
 
@@ -88,7 +87,7 @@ class ServedCounts:
         self._features = {}
         rows: dict[str, FeatureRows] = {}
         hot_bytes = 0
-        overlaid = overlaid_tables(profile)
+        overlaid = profile.overlaid
         for config in configs:
             table = profile.table(config.name)
             expected = _expected_ratio(profile, config.name) if serve_all else float("nan")

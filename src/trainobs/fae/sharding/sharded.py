@@ -22,7 +22,6 @@ from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.jagged import with_values
-from trainobs.fae.kjt.split import overlaid_tables
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.model_tables import trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
@@ -43,7 +42,7 @@ from trainobs.fae.sharding.mode import Mode
 from trainobs.fae.sharding.overlay import WrittenBackOptimizer
 from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
-from trainobs.fae.sharding.planner import check_room, needed_bytes, warn_of_more
+from trainobs.fae.sharding.planner import check_room, needed_bytes, warn_of_more, warn_of_unused
 from trainobs.fae.sharding.rates import LookupCounts
 from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import FeatureRows, ServedCounts
@@ -306,8 +305,9 @@ class ShardedFAEModule(
         trained = trained_row_bytes((i.embedding_config, optimizer_of(i)) for i in self._infos)
         if self._env.rank == 0:
             warn_of_more(profile, trained)
+            warn_of_unused(profile, trained)
         rows: Replicas | Partition
-        overlaid = overlaid_tables(profile) & {config.name for config in self._configs}
+        overlaid = profile.overlaid & {config.name for config in self._configs}
         if self._mode == "partitioned" and overlaid:
             rows = Partition(
                 self._infos,
