@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import random as python_random
+import re
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
+from torch.utils.data import DataLoader
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.fae.skewed import BUDGET, KEYS, ROWS, Batches, click_loader, kjt, matrix, quiet, tables
+from tests.fae.skewed import (
+    BUDGET,
+    KEYS,
+    ROWS,
+    Batches,
+    Clicks,
+    click_loader,
+    collate,
+    kjt,
+    matrix,
+    quiet,
+    tables,
+)
 from trainobs.core.errors import FAEError
+from trainobs.fae import calibrate
 from trainobs.fae.calibration.part import Permutation
 from trainobs.fae.kjt.inputs import blocks_of, keys_of, parts_of
 
@@ -219,3 +234,22 @@ def test_random_generators_are_left_as_they_were():
         seed()
         quiet(click_loader(matrix(0, 4000), **options), margin=0)
         assert states() == untouched
+
+
+@pytest.mark.parametrize(("made", "found"), [(lambda s: s[:8], 8), (lambda s: s * 2, 512)])
+def test_a_loader_that_makes_more_or_fewer_inputs_than_samples_is_refused(made, found):
+    loader = DataLoader(Clicks(matrix(0, 4000)), 256, collate_fn=lambda s: collate(made(s)))
+    with pytest.raises(FAEError, match=f"found: {found} inputs in a batch of 256 samples"):
+        quiet(loader)
+
+
+def test_a_progress_bar_tells_the_inputs(capsys):
+    calibrate(Batches(matrix(0, 9000)), tables(), BUDGET, margin=0)
+    assert re.search(r"calibrate: 9\.00k inputs", capsys.readouterr().err)
+
+
+def test_lengths_below_zero_are_refused_even_if_their_sum_is_right():
+    lengths = torch.tensor([3, -1, 1, 1, 1, 1])
+    batch = KeyedJaggedTensor(list(KEYS), torch.zeros(6, dtype=torch.int64), lengths=lengths)
+    with pytest.raises(FAEError, match="lengths from -1 that add up to 6, and 6 ids"):
+        quiet([batch], margin=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import subprocess
 import sys
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
-from torch.utils.data import DataLoader
 from torchrec.datasets.utils import Batch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -21,9 +19,7 @@ from tests.fae.skewed import (
     KEYS,
     ROWS,
     Batches,
-    Clicks,
     click_loader,
-    collate,
     kjt,
     matrix,
     quiet,
@@ -397,22 +393,3 @@ def test_a_model_tells_its_tables_and_their_optimizer():
     assert tables_of(model) == tables_of(tables(), EmbOptimType.EXACT_ADAGRAD)
     with pytest.raises(SettingError, match="none in tables=, a Linear"):
         tables_of(torch.nn.Linear(2, 2))
-
-
-def test_a_progress_bar_tells_the_inputs(capsys):
-    calibrate(Batches(matrix(0, 9000)), tables(), BUDGET, margin=0)
-    assert re.search(r"calibrate: 9\.00k inputs", capsys.readouterr().err)
-
-
-def test_lengths_below_zero_are_refused_even_if_their_sum_is_right():
-    lengths = torch.tensor([3, -1, 1, 1, 1, 1])
-    batch = KeyedJaggedTensor(list(KEYS), torch.zeros(6, dtype=torch.int64), lengths=lengths)
-    with pytest.raises(FAEError, match="lengths from -1 that add up to 6, and 6 ids"):
-        quiet([batch], margin=0)
-
-
-@pytest.mark.parametrize(("made", "found"), [(lambda s: s[:8], 8), (lambda s: s * 2, 512)])
-def test_a_loader_that_makes_more_or_fewer_inputs_than_samples_is_refused(made, found):
-    loader = DataLoader(Clicks(matrix(0, 4000)), 256, collate_fn=lambda s: collate(made(s)))
-    with pytest.raises(FAEError, match=f"found: {found} inputs in a batch of 256 samples"):
-        quiet(loader)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.verdict.constructed import MS, TWO_CPUS, columns, split
-from trainobs.verdict.rules import why_no_replay
+from trainobs.verdict.replayable import why_no_replay
 from trainobs.verdict.summed_steps import SummedSteps
 
 
@@ -63,3 +63,20 @@ def test_nothing_is_replayed_where_the_run_computes_for_the_data_set_and_cpus_ar
     if who == "thread":
         assert why_no_replay(replace(facts, torch_threads=None), summed) is None
     assert why_no_replay(replace(facts, workers=2), summed) is None
+
+
+@pytest.mark.parametrize(("computed", "is_refused"), [(4, False), (7, True)])
+def test_a_process_beside_a_run_that_hardly_computes_leaves_it_predictable(computed, is_refused):
+    """As a monitor that the script starts: the data set sleeps for a tenth of the step or less."""
+    facts = replace(TWO_CPUS, usable_cpus=1.0, all_cpus=1.0, workers=0, torch_threads=1)
+    asleep = split(sleep=10) | {"loader__wait_ns": 10 * MS, "batch__sleep_ns": 10 * MS}
+    asleep |= {"sched__main_offcpu_ns": 10 * MS, "sched__others_cpu_ratio": 0.0}
+    used = {"sched__worker_cpu_ns": 0, "sched__thread_cpu_ns": 0}
+    (summed := SummedSteps()).add(columns(**asleep, **used, sched__child_cpu_ns=computed * MS))
+    assert bool(why_no_replay(facts, summed)) is is_refused
+
+
+@pytest.mark.parametrize(("batches", "is_refused"), [(64.0, False), (65.0, True)])
+def test_a_replay_of_very_many_batches_a_step_takes_too_long(batches, is_refused):
+    (summed := SummedSteps()).add(columns(batch__count=batches))
+    assert bool(why_no_replay(TWO_CPUS, summed)) is is_refused

@@ -24,7 +24,7 @@ from tests.verdict.constructed import (
 )
 from trainobs.verdict import advice
 from trainobs.verdict.metric_names import INPUTS, PHASES, STEP
-from trainobs.verdict.rules import judge, why_no_replay
+from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind, facts_from
@@ -396,14 +396,3 @@ def test_workers_cannot_live_on_without_their_loader(monkeypatch, made_anew, tol
     now = SimpleNamespace(replay=object(), facts=replace(TWO_CPUS, has_new_loaders=made_anew))
     list(advice._replayed(VerdictKind.LOADER, None, now))
     assert tried == told
-
-
-@pytest.mark.parametrize(("computed", "is_refused"), [(4, False), (7, True)])
-def test_a_process_beside_a_run_that_hardly_computes_leaves_it_predictable(computed, is_refused):
-    """As a monitor that the script starts: the data set sleeps for a tenth of the step or less."""
-    facts = replace(TWO_CPUS, usable_cpus=1.0, all_cpus=1.0, workers=0, torch_threads=1)
-    asleep = split(sleep=10) | {"loader__wait_ns": 10 * MS, "batch__sleep_ns": 10 * MS}
-    asleep |= {"sched__main_offcpu_ns": 10 * MS, "sched__others_cpu_ratio": 0.0}
-    used = {"sched__worker_cpu_ns": 0, "sched__thread_cpu_ns": 0}
-    (summed := SummedSteps()).add(columns(**asleep, **used, sched__child_cpu_ns=computed * MS))
-    assert bool(why_no_replay(facts, summed)) is is_refused

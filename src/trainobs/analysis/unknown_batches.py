@@ -10,7 +10,7 @@ from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
 from trainobs.verdict import metric_names as names
-from trainobs.verdict.rules import why_no_replay
+from trainobs.verdict.replayable import why_no_replay
 from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import facts_from
 

@@ -16,7 +16,7 @@ from trainobs.replay.parsing import examples, parse, parse_together
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.rules import replay_of
+from trainobs.verdict.replayable import replay_of
 from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import facts_from
 

@@ -167,20 +167,14 @@ def trace_of(
     enough = len(epochs) >= FEWEST and all(known(columns, name) > 0.9 for name in NEEDED)
     if not enough or any(known(columns, f"batch/{name}") < 0.9 for name in BATCH_TIMES):
         return None
-    counts = counts_of(columns, len(epochs))
-    are_single = bool((counts == 1).all())
-    device = _whole(columns["batch/device_ns"])
-    paced = is_paced(device, columns[STEP])
-    uncertain = not (workers or paced) and may_be_paced(device, columns[STEP])
-    opening = _opening(first_batch, columns, workers)
+    counts, opening = counts_of(columns, len(epochs)), _opening(first_batch, columns, workers)
+    are_single, (paced, uncertain) = bool((counts == 1).all()), _limits(columns, workers)
     columns = by_batch(columns, counts, _begins(epochs), workers)
     epochs = np.repeat(epochs, counts)
     made = {name: _whole(columns[f"batch/{name}"]) for name in BATCH_TIMES}
     get = {name: _zeros(columns, name, len(epochs)) for name in USED}
     made = made if workers else _without_draw(made, draw)
     cpu, off = _of_main(get, made, draw, workers)
-    other = get[START] - get[STARTING_WORKERS]
-    is_split = known(columns, STARTING_WORKERS) > 0.9  # not in older runs
     is_first = _begins(epochs)
     side = float(get["sched/thread_cpu_ns"].sum() / max(1.0, cpu.sum()))
     away = np.maximum(0.0, off - get["sched/work_runqueue_ns"])
@@ -197,7 +191,7 @@ def trace_of(
         make_queued=float(made["cpu_wait_ns"].mean()),
         is_first=is_first,
         start=_in_each(is_first, get[START]),
-        other_start=(_in_each(is_first, other) if is_split else 0.0, _in_each(is_first, other)),
+        other_start=_other_start(columns, get, is_first),
         has_new_workers=has_new_workers,
         tells_opening=has_new_workers and tells_opening and are_single,
         opening=opening,
@@ -210,10 +204,7 @@ def trace_of(
         most_cpus=max(0.1, most_cpus),
         side=side,
         threads=threads,
-        concurrency=(
-            _concurrency(columns, made["device_ns"], workers, are_single),
-            _concurrency(columns, made["sleep_ns"], workers, are_single),
-        ),
+        concurrency=_concurrencies(columns, made, workers, are_single),
         handed_bytes=mean(columns.get("batch/handed_bytes")),
         reads_directly=bool(get[READ[1]].sum() > 0.5 * get[READ[0]].sum()),
         others_read=others_read(columns, made, workers),
@@ -269,6 +260,15 @@ def _of_main(
     return outside - off + around, off
 
 
+def _other_start(
+    columns: Mapping[str, Floats], get: Mapping[str, Floats], is_first: npt.NDArray[np.bool_]
+) -> tuple[float, float]:
+    """What starts and ends of a loader take that are not its workers', least and most."""
+    other = _in_each(is_first, get[START] - get[STARTING_WORKERS])
+    is_split = known(columns, STARTING_WORKERS) > 0.9  # not in older runs
+    return other if is_split else 0.0, other
+
+
 def _in_each(is_first: npt.NDArray[np.bool_], times: Floats) -> float:
     """What an epoch has of some times, if any begins."""
     return float(times.sum() / is_first.sum()) if is_first.any() else 0.0
@@ -279,9 +279,26 @@ def _zeros(columns: Mapping[str, Floats], name: str, length: int) -> Floats:
     return np.zeros(length) if column is None else np.nan_to_num(column)
 
 
+def _limits(columns: Mapping[str, Floats], workers: int) -> tuple[bool, bool]:
+    """Whether the device has a limit in bytes a second, and whether it may have one."""
+    device, step = _whole(columns["batch/device_ns"]), columns[STEP]
+    paced = is_paced(device, step)
+    return paced, not (workers or paced) and may_be_paced(device, step)
+
+
 def _whole(column: Floats) -> Floats:
     """A column in which the few unknown values are what is usual."""
     return np.where(np.isfinite(column), column, np.nanmedian(column))
+
+
+def _concurrencies(
+    columns: Mapping[str, Floats], made: Mapping[str, Floats], workers: int, are_single: bool
+) -> tuple[float, float]:
+    """Of makers that sleep for the device, and for anything else."""
+    device, sleep = (
+        _concurrency(columns, made[name], workers, are_single) for name in ("device_ns", "sleep_ns")
+    )
+    return device, sleep
 
 
 def _concurrency(
