@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.metrics import Metric, MetricKind
+from trainobs.verdict.metric_names import STEP
 
 Floats = npt.NDArray[np.float64]
 Statistics = dict[str, "float | int | str | None"]
-
-STEP = "step/duration_ns"
 
 _UNKNOWN = 2**32 - 1
 """Stands for NaN among numbers of 32 bits."""

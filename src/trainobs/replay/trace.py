@@ -281,7 +281,7 @@ def _zeros(columns: Mapping[str, Floats], name: str, length: int) -> Floats:
 
 def _limits(columns: Mapping[str, Floats], workers: int) -> tuple[bool, bool]:
     """Whether the device has a limit in bytes a second, and whether it may have one."""
-    device, step = _whole(columns["batch/device_ns"]), columns[STEP]
+    device, step = _whole(columns["batch/device_ns"]), _whole(columns[STEP])
     paced = is_paced(device, step)
     return paced, not (workers or paced) and may_be_paced(device, step)
 

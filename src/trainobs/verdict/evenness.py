@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.core.text import percent
 from trainobs.replay.metric_columns import Floats
 from trainobs.verdict.summed_steps import WINDOW, SummedSteps
 
@@ -260,8 +261,8 @@ def _changed(summed: SummedSteps, names: tuple[str, ...]) -> str:
     more, less = max(after[best], before[best]), min(after[best], before[best])
     if more <= TIMES * less:
         return ""
-    where = (
-        f"step {summed.first + at}" if summed.are_consecutive else f"the {_ordinal(at + 1)} step"
-    )
+    where = f"{percent(at / int(weights[-1]))} of the steps"
+    if summed.are_consecutive:
+        where = f"step {summed.first + at}"
     told = f"{'since' if after[best] > before[best] else 'until'} {where}"
     return told if less < LITTLE * more else f"more {told}"
