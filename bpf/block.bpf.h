@@ -12,7 +12,7 @@ struct request_start {
 	enum tobs_class class; /* for direct I/O, which carries no page of a file */
 	enum tobs_role role;
 	u32 slot; /* of the session that it is issued for; none if the role is TOBS_KERNEL */
-	u32 bio; /* the low half of the address of the bio it was known by, where that was needed */
+	u32 use;  /* of the structure, where that was needed */
 };
 
 struct {
@@ -164,13 +164,20 @@ int BPF_PROG(tobs_blk_merge_b, struct request *request)
 	return 0;
 }
 
+/* Tells one use of the structure of a request from the next, which may have the same bio, or begin without
+ * our being told, as discards do. Where a device keeps no statistics the time is 0. */
+static __always_inline u32 use_of(struct request *request)
+{
+	return (u64)BPF_CORE_READ(request, bio) ^ request->start_time_ns;
+}
+
 SEC("tp_btf/block_rq_issue")
 int BPF_PROG(tobs_blk_issue, struct request *request)
 {
 	struct bio *bio = request->bio;
 	struct request_start start, *kept;
 	u64 request_key = (u64)request, key;
-	u32 first_bio = (u64)BPF_CORE_READ(request, bio); /* half of a pointer is refused */
+	u32 use = use_of(request);
 
 	/* It is the first one, unless others were put in front of it. */
 	for (u64 i = 0; i < MAX_FRONT_MERGES && bio; i++) {
@@ -178,7 +185,7 @@ int BPF_PROG(tobs_blk_issue, struct request *request)
 		kept = bpf_map_lookup_elem(&requests, &key);
 		if (kept) {
 			start = *kept;
-			start.bio = first_bio;
+			start.use = use;
 			bpf_map_delete_elem(&requests, &key);
 			forget_request(request_key);
 			keep_request(request_key, &start);
@@ -188,7 +195,7 @@ int BPF_PROG(tobs_blk_issue, struct request *request)
 	}
 	/* Of nobody who is followed, unless it is issued for the second time. */
 	kept = bpf_map_lookup_elem(&requests, &request_key);
-	if (kept && kept->bio && kept->bio != first_bio)
+	if (kept && kept->use && kept->use != use)
 		forget_request(request_key);
 	return 0;
 }
@@ -343,7 +350,7 @@ int BPF_PROG(tobs_blk_done, struct request *request, int error, unsigned int byt
 	if (over)
 		bpf_map_delete_elem(&requests, &key);
 	else
-		start->bio = 0; /* what is left may begin with another */
+		start->use = 0; /* what is left may begin with another */
 	offer_to_sessions(&end);
 	return 0;
 }

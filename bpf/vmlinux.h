@@ -253,6 +253,7 @@ struct request {
 	u32 cmd_flags;
 	u32 __data_len;
 	struct bio *bio;
+	u64 start_time_ns;
 	void *end_io;
 };
 

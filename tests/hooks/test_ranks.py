@@ -232,6 +232,8 @@ def test_only_gloo_waits_on_the_host(group, monkeypatch, config, on_host):
 def test_with_a_gpu_another_thread_may_wait_for_gloo(group, monkeypatch):
     """That of autograd, by which the training thread is then woken."""
     job = TorchJob()
-    assert job.waits_on_host()
+    deadline = time.monotonic() + 10
+    while not job.waits_on_host():  # until gloo's threads have named themselves
+        assert time.monotonic() < deadline
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert not job.waits_on_host()

@@ -118,9 +118,10 @@ def test_a_program_that_a_worker_runs_is_none(observed: ObservedKernel, place: P
     program = Path(shutil.copy("/bin/sleep", place / "program"))
     observed.kernel.infer_data(True)
     evict(program)
-    got = observed.during(lambda: in_worker(lambda: os.system(f"{program} 0")))
+    got = observed.during(lambda: in_worker(lambda: os.system(f"LC_ALL=C {program} 0")))
     assert got.bytes(Op.FAULT_FILL, OTHER, Role.WORKER) > 0
-    assert DATA not in (got.classes(Op.FAULT) | got.classes(Op.FAULT_FILL))
+    # What is in memory may fault too: the loader's cache is mapped as data is.
+    assert DATA not in got.classes(Op.FAULT_FILL)
 
 
 @pytest.mark.parametrize("way", ["may be run", "open for writing"])

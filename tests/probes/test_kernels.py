@@ -44,11 +44,12 @@ NO_6_18 = {"folio___6_18.flags.f", "mm_struct___6_18.flags.__mm_flags[0]", *NO_7
 NOT_KEPT = {"inode.i_mapping", "address_space.nrpages", "task_struct.thread_info.status"}
 """What RHEL's kernels have as all do, and is read since their types were kept, which takes a kernel
 that is built from source."""
+NOT_KEPT_BEFORE_9_4 = {*NOT_KEPT, "request.start_time_ns"}
 NOT_KEPT_FROM_9_4 = {*NOT_KEPT, "request.end_io"}
 
 UNRESOLVED: dict[str, set[str]] = {
     "5.10": {"task_struct.__state", *NO_FOLIO, *NO_6_18, *UNCHANGED},
-    "el9.0": NO_5_13 | NO_FOLIO | NO_6_18 | UNCHANGED | NOT_KEPT,
+    "el9.0": NO_5_13 | NO_FOLIO | NO_6_18 | UNCHANGED | NOT_KEPT_BEFORE_9_4,
     "el9.6": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED | NOT_KEPT_FROM_9_4,
     "el10.0": NO_5_13 | NO_6_5 | NO_6_18 | UNCHANGED | NOT_KEPT_FROM_9_4,
     "6.1": NO_5_13 | NO_6_18 | UNCHANGED,
