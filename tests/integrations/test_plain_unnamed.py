@@ -197,6 +197,29 @@ def test_workers_are_those_of_the_loader_that_trains(tmp_path: Path, name: str) 
     assert json.loads((run.run_dir / "run.json").read_text())["settings"]["loader_workers"] == 0
 
 
+@pytest.mark.parametrize("marks", [False, True])
+@pytest.mark.parametrize("of_torch", [False, True])
+def test_workers_are_not_those_of_a_validation_that_was_named_first(
+    tmp_path: Path, of_torch: bool, marks: bool
+) -> None:
+    def loop(obs: Any, model: Model) -> None:
+        validation = obs.named.loader(batches(num_workers=1))
+        training = obs.named.loader(batches() if of_torch else list(batches()))
+        with torch.no_grad():
+            for batch in validation:
+                model.look(batch)
+        for batch in training:
+            if marks:
+                with obs.step():
+                    model.train(batch)
+            else:
+                model.train(batch)
+
+    run = observed(tmp_path / "run", loop)
+    told = json.loads((run.run_dir / "run.json").read_text())["settings"]["loader_workers"]
+    assert told == (0 if of_torch else None)
+
+
 def test_marked_steps_know_what_they_waited_for_a_loader_that_nobody_named(tmp_path: Path) -> None:
     def loop(obs: Any, model: Model) -> None:
         for batch in DataLoader(Slow(torch.rand(40, 3)), batch_size=4):

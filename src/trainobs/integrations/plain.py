@@ -21,6 +21,7 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
+import weakref
 from collections.abc import Iterable
 from contextlib import ExitStack
 from multiprocessing.util import Finalize
@@ -216,6 +217,7 @@ class Observation:
     def _new_watch(self, session: Session) -> LoaderWatch:
         """What is told of loaders, from which steps are found until `step` marks them."""
         session.clock.by_optimizers()
+        session.clock.fetches.on_first = self._trains_on
         self._optimizers = OptimizerSteps(session.clock, session.note_steps, self._fault)
         return UnnamedLoaders(self._found, session, self._fault)
 
@@ -232,6 +234,12 @@ class Observation:
             if self._settings.data_roots is None:
                 session.add_data_roots(data_roots_of(loader))
             session.note_workers(workers_of(loader))
+
+    def _trains_on(self, of: object | None) -> None:
+        """The loop trains on a loader, which is not always the one that was named first."""
+        loader = of() if isinstance(of, weakref.ref) else of
+        if self._session is not None and loader is not None:
+            self._session.info.settings["loader_workers"] = workers_of(loader)
 
     def _leave_optimizers(self) -> None:
         optimizers, self._optimizers = self._optimizers, None

@@ -7,6 +7,8 @@ back, and become one if it comes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trainobs.core.records import SETUP
 from trainobs.steps.closed_step import ClosedStep
 
@@ -20,6 +22,9 @@ MAX_HELD_NS = 120_000_000_000
 class FetchSteps:
     """Says which fetches end steps, and holds the first of these steps back.
 
+    Args:
+        on_first: told what stands for the loader of the first pass that leads.
+
     Attributes:
         count: steps that were taken from fetches, and will not become one any more.
         took_ns: all that such steps took that are over.
@@ -30,11 +35,12 @@ class FetchSteps:
         validated: whether a pass over a loader that was given began inside of a validation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_first: Callable[[object | None], object] | None = None) -> None:
         self.count = 0
         self.took_ns = 0
         self.leader: object | None = None
         self.has_led = self.in_phases = self.validated = False
+        self.on_first = on_first
         self._led: object | None = None
         self._held: list[ClosedStep] | None = []  # None: it was decided
 
@@ -51,6 +57,8 @@ class FetchSteps:
         """
         if not self.may_lead(trains=trains, of=of):
             return False
+        if not self.has_led and self.on_first is not None:
+            self.on_first(of)
         self.leader, self._led, self.has_led = one, of, True
         return True
 
