@@ -11,10 +11,10 @@ import pytest
 
 from tests.analysis.runs import with_tables
 from tests.samples import busy_run
+from trainobs.analysis.no_steps import reason
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.summary import summarize
 from trainobs.core.text import duration, percent, size
-from trainobs.report import empty
 from trainobs.runlog.reader import RunLog
 
 
@@ -241,8 +241,8 @@ def test_a_run_without_probes_says_what_is_unknown(write_run, open_page):
 def test_an_empty_run_says_why_as_the_report_does(write_run, open_page):
     run = write_run(0)
     text = open_page(run).page.text_content("main")
-    reason = empty.reason(summarize(RunLog.open(run)))
-    assert f"No step was recorded. {reason}" in text
+    why = reason(summarize(RunLog.open(run)))
+    assert f"No step was recorded. {why}" in text
 
 
 def test_what_is_known_of_one_step_alone_is_a_number_and_no_chart(write_run, open_page):

@@ -13,13 +13,11 @@ import numpy.typing as npt
 from trainobs.analysis.ranks import common_steps
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP
-from trainobs.replay.metric_columns import Floats
 from trainobs.replay.predict import Replay
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
-from trainobs.verdict.batch_columns import batch_columns, first_of, waited_until
-from trainobs.verdict.kept import kept_columns
+from trainobs.verdict.batch_columns import first_of, known_of
 from trainobs.verdict.metric_names import BATCH_NEEDED, INPUTS, LOADER, NAMED, STEP
 from trainobs.verdict.rules import judge, judge_by
 from trainobs.verdict.sentence import lines, notes, sentence
@@ -81,7 +79,10 @@ class AllSteps:
 
     def __init__(self, rank: RankLog, is_part: bool) -> None:
         is_taken = rank.step() != SETUP
-        of_batches, first_batch = _of_batches(rank, is_taken), {}
+        steps, start_ns = rank.step()[is_taken], rank.start_ns()[is_taken]
+        batches = rank.columns(BATCHES, BATCH_NEEDED)
+        of_batches = known_of(steps, start_ns, rank.metric(LOADER)[is_taken], batches)
+        first_batch: Mapping[str, float] = {}
         if (
             is_taken.sum() > 1 and not is_part
         ):  # only others tell which loader the first one trained with
@@ -112,13 +113,6 @@ class AllSteps:
         self.steps.run.take(inputs, self._epochs[rows], self._numbers[rows])
         if len(self.steps.epochs) > 1:
             _take_by_epoch(self.steps.epochs, inputs, self._epochs[rows], self._numbers[rows])
-
-
-def _of_batches(rank: RankLog, is_taken: npt.NDArray[np.bool_]) -> dict[str, Floats]:
-    """What is known of the batches of some steps."""
-    until = waited_until(rank.start_ns()[is_taken], rank.metric(LOADER)[is_taken])
-    batches = rank.columns(BATCHES, BATCH_NEEDED)
-    return batch_columns(rank.step()[is_taken], until, batches) | kept_columns(until, batches)
 
 
 def _take_by_epoch(

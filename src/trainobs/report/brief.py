@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from trainobs.analysis.observed import observed_by
 from trainobs.core.labels import PART_OF, label_among
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
-from trainobs.report import brief_lines, empty
+from trainobs.report import brief_lines, sections
 from trainobs.report.losses import found_and_remedy, lost, not_observed, unreadable
 from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row, statement
 from trainobs.report.sections import (
@@ -85,7 +85,7 @@ def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> 
 
 def _about_steps(summary: dict[str, Any], room: _Room) -> list[list[str]]:
     if not summary["steps"]:
-        return [list(empty.why(summary))]
+        return [list(sections.no_steps(summary))]
     return [
         list(_verdict(summary, room)),
         list(_would_help(summary, room)),

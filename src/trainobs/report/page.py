@@ -7,7 +7,7 @@ from typing import Any
 
 from trainobs.analysis.observed import observed_by
 from trainobs.core.text import duration, printable
-from trainobs.report import empty, hot_lookups, loaders, own_counters, rank_rows, sections, tables
+from trainobs.report import hot_lookups, loaders, own_counters, rank_rows, sections, tables
 from trainobs.report.losses import lost, missing_files, not_observed, unreadable
 from trainobs.report.rows import paragraph
 from trainobs.report.sections import attached, metric, own_share
@@ -19,7 +19,7 @@ def render(summary: dict[str, Any]) -> str:
     Args:
         summary: what `analysis.summary.summarize` returns.
     """
-    middle = _WITH_STEPS if summary["steps"] else (empty.why, sections.setup)
+    middle = _WITH_STEPS if summary["steps"] else (sections.no_steps, sections.setup)
     parts = (_header, *middle, _losses, _not_measured)
     texts = ("\n".join(map(printable, section(summary))) for section in parts)
     return "\n\n".join(text.strip("\n") for text in texts if text)

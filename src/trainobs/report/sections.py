@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from trainobs.analysis.no_steps import reason
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.unnamed_reads import told_of
 from trainobs.core import labels
@@ -197,6 +198,12 @@ def distributions(summary: dict[str, Any]) -> Iterator[str]:
             bounds = f"{duration(bucket['from_ns'])} - {duration(bucket['to_ns'])}"
             count = bucket["count"]
             yield f"  {bounds:>20} {quantity(count):>8}  {bar(count / tallest, _BAR)}"
+
+
+def no_steps(summary: dict[str, Any]) -> Iterator[str]:
+    """Why there is no step to tell of."""
+    yield "No step was recorded"
+    yield from paragraph(reason(summary), "  ", "  ")
 
 
 def setup(summary: dict[str, Any]) -> Iterator[str]:

@@ -24,10 +24,20 @@ def columns_of(table: StepTable) -> dict[str, Floats]:
     """The columns of steps, with what is known of their batches."""
     if table.batches is None:
         return table.columns
-    own = {name: table.batches[name] for name in BATCH_NEEDED}
     wait = table.columns.get(LOADER, np.zeros(len(table)))
-    until = waited_until(table.start_ns, wait)
-    return table.columns | batch_columns(table.step, until, own) | kept_columns(until, own)
+    own = {name: table.batches[name] for name in BATCH_NEEDED}
+    return table.columns | known_of(table.step, table.start_ns, wait, own)
+
+
+def known_of(
+    steps: npt.NDArray[np.int64],
+    start_ns: npt.NDArray[np.int64],
+    wait_ns: Floats,
+    batches: Mapping[str, npt.NDArray[np.int64]],
+) -> dict[str, Floats]:
+    """What is known of the batches of some steps; `batches` has the columns `BATCH_NEEDED`."""
+    until = waited_until(start_ns, wait_ns)
+    return batch_columns(steps, until, batches) | kept_columns(until, batches)
 
 
 def first_of(columns: Mapping[str, Floats]) -> dict[str, float]:

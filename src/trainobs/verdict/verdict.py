@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from trainobs.core.records import RunInfo
-from trainobs.replay.changes import KNOWN
 from trainobs.replay.handover import Draw
 
 
@@ -101,11 +100,6 @@ class Advice:
     text: str
     gain: tuple[float, float | None]
     change: Mapping[str, float | bool] = field(default_factory=dict)
-
-    @property
-    def can_be_replayed(self) -> bool:
-        """Whether `trainobs whatif` takes the change; it knows none of a training's own code."""
-        return self.change.keys() <= KNOWN.keys()
 
 
 @dataclass(frozen=True)
