@@ -70,9 +70,27 @@ def test_what_rivals_the_data_makes_it_doubtful(values, unnamed, tmp_path: Path)
     assert unnamed_bytes(found, found.rank) == unnamed
 
 
-def test_data_that_somebody_named_is_not_doubted(tmp_path: Path) -> None:
-    found = run(tmp_path, reads(Role.THREAD, 3 * MB), settings={DATA_IS_NAMED: True})
+@pytest.mark.parametrize("step", [0, 1])  # 0: before the first step
+def test_data_that_somebody_named_is_not_doubted(step: int, tmp_path: Path) -> None:
+    read = reads(Role.MAIN, 1, FileClass.DATA, step=step)
+    found = run(tmp_path, read, reads(Role.THREAD, 3 * MB), settings={DATA_IS_NAMED: True})
     assert unnamed_bytes(found, found.rank) is None
+
+
+@pytest.mark.parametrize("role", [Role.MAIN, Role.WORKER, Role.THREAD, Role.CHILD])
+def test_data_that_was_named_is_doubted_where_other_files_alone_are_read(
+    role: Role, tmp_path: Path
+) -> None:
+    """As those that links in it lead to."""
+    found = run(tmp_path, reads(role, 3 * MB), settings={DATA_IS_NAMED: True})
+    summary = summarize(found)
+    assert summary["unnamed_bytes"] == 3 * MB
+    told = (
+        "nothing in `data_roots` was seen read, and 3 MB of other files were; where links in it "
+        "lead elsewhere, name that"
+    )
+    for text in (brief.render(summary, 0), io_text.render(summary), page.render(summary)):
+        assert told in " ".join(text.split())
 
 
 def test_a_report_says_that_data_is_unknown_and_what_to_do(tmp_path: Path) -> None:

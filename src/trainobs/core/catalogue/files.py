@@ -51,8 +51,8 @@ FILES: tuple[Metric, ...] = (
         "The part of io/data_read_bytes that bypassed the page cache: under O_DIRECT, or as its "
         "file system does (FUSE with direct I/O, 9p without a cache, ZFS, DAX).",
         blind="Such file systems beneath an overlay: their reads count as hits. Under O_DIRECT, "
-        "btrfs reads compressed files by way of the page cache: what is in it counts as bypassed, as "
-        "what io_uring reads with RWF_DONTCACHE.",
+        "btrfs reads compressed files by way of the page cache: what is in it counts as bypassed, "
+        "and so does what io_uring reads with RWF_DONTCACHE.",
     ),
     kernel(
         "io/data_mmap_bytes",
