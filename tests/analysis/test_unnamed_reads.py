@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.analysis.runs import write
@@ -11,10 +13,11 @@ from tests.files_read import with_files
 from tests.samples import EVERY_PROGRAM, batch, cells
 from trainobs.analysis.changes import changes
 from trainobs.analysis.conditions import conditions
+from trainobs.analysis.one_step import explain
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.core.abi import FileClass, Op, Role
-from trainobs.core.records import DATA_IS_NAMED, SETUP
+from trainobs.core.records import BATCH_ROW, DATA_IS_NAMED, SETUP, UNKNOWN
 from trainobs.report import brief, io_text, page
 from trainobs.runlog.reader import RunLog
 
@@ -33,7 +36,13 @@ def fills(
     return (1, op, of, role, {"count": 9, "bytes": amount})
 
 
-def run(path: Path, *values: tuple, settings: dict | None = None, missed: float = 0.0) -> RunLog:
+def run(
+    path: Path,
+    *values: tuple,
+    settings: dict | None = None,
+    missed: float = 0.0,
+    batches: int = 0,
+) -> RunLog:
     columns = {
         "step__duration_ns": [1e7] * STEPS,
         "io__data_read_bytes": [2048.0] * STEPS,
@@ -42,6 +51,9 @@ def run(path: Path, *values: tuple, settings: dict | None = None, missed: float 
         "cache__hit_ratio": [0.75] * STEPS,
     }
     table = batch([SETUP, *range(STEPS - 1)], cells(STEPS, *values), **columns)
+    made = np.ones(batches, BATCH_ROW)  # for step 1
+    made["fetch_begin_ns"] = UNKNOWN
+    table = replace(table, batches=made)
     settings = settings or {}
     facts = {"capabilities": ON, "settings": settings, "end": {"outcome": "ok"}}
     return RunLog.open(with_files(write(path, table, **facts), bytes=0, count=0, epoch=0))
@@ -105,6 +117,12 @@ def test_a_report_says_that_data_is_unknown_and_what_to_do(tmp_path: Path) -> No
         assert "the page cache" not in text
         assert "training data read" not in text
         assert "page cache hits" not in text
+
+
+@pytest.mark.parametrize(("values", "read"), [([], 1), ([reads(Role.CHILD, 3 * MB)], None)])
+def test_what_was_read_for_a_batch_is_unknown_where_data_is(values, read, tmp_path: Path) -> None:
+    (found,) = explain(run(tmp_path, *values, batches=1), 1)["batches"]
+    assert (found["read_bytes"], found["read_count"]) == (read, read)
 
 
 def test_nothing_is_said_of_the_cache_where_data_is_unknown(tmp_path: Path) -> None:
