@@ -200,14 +200,16 @@ int BPF_PROG(tobs_blk_issue, struct request *request)
 	return 0;
 }
 
-/* Direct I/O carries anonymous pages, overlayfs those of another inode: for these the call knows
- * the class. The inode of metadata is the block device. */
+/* Direct I/O carries anonymous pages, overlayfs and EROFS those of another inode: for these the call
+ * knows the class. The inode of metadata is the block device. */
 static __always_inline u32 bio_class(struct bio *bio, u32 slot, u32 class_of_call)
 {
 	struct inode *inode = bio_inode(bio);
 	u32 class = inode ? known_class(slot, inode) : TOBS_OTHER;
 
-	return class == TOBS_OTHER && (!inode || is_regular(inode)) ? class_of_call : class;
+	if (class == TOBS_OTHER && (!inode || is_regular(inode) || holds_packed(inode)))
+		return class_of_call;
+	return class;
 }
 
 /* What no task of a session issued is the session's if it writes back a file of it. */

@@ -69,6 +69,13 @@ static __always_inline bool is_regular(struct inode *inode)
 	return (READ(struct inode, inode, i_mode) & S_IFMT) == S_IFREG;
 }
 
+/* Whether EROFS keeps in an inode what it has not unpacked yet. Nobody sets the mode of that. */
+static __always_inline bool holds_packed(struct inode *inode)
+{
+	return READ(struct inode, inode, i_sb, s_magic) == EROFS_SUPER_MAGIC &&
+	       !READ(struct inode, inode, i_ino);
+}
+
 /* Whether another inode, which no path from a root leads to, has the pages of a file. */
 static __always_inline bool is_overlaid(struct inode *inode)
 {

@@ -68,8 +68,8 @@ static __always_inline void count_added(struct task_state *task, struct folio *f
 	struct inode *inode = folio_inode(folio);
 	u64 pages;
 
-	if (!is_regular(inode))
-		return; /* metadata, kept by the block device */
+	if (!is_regular(inode) || holds_packed(inode))
+		return; /* metadata, kept by the block device; or not a file's pages yet */
 	pages = folio_pages(folio);
 	switch (call_or_ring_of(task)) {
 	case TOBS_READ:

@@ -138,20 +138,27 @@ static __always_inline bool has_no_pages(struct inode *inode)
 	return !READ(struct inode, inode, i_mapping, nrpages) && !is_overlaid(inode);
 }
 
-/* Whether a read has gone past the page cache: under O_DIRECT, or since its file system reads so (FUSE with
- * direct I/O, ZFS, DAX). */
-static __always_inline bool went_past_cache(struct task_state *task)
+/* Whether a read leaves none of the pages that it brought in, or found. */
+static __always_inline bool drops_pages(struct pt_regs *regs, u32 offset_arg)
 {
-	return task->flags & CALL_DIRECT ||
-	       (!task->added_pages && has_no_pages((struct inode *)task->inode));
+	return offset_arg & TOBS_RWF && syscall_arg(regs, 6) & RWF_DONTCACHE;
+}
+
+/* Whether a read has gone past the page cache: under O_DIRECT, or since its file system reads so (FUSE with
+ * direct I/O, ZFS, DAX). Of a compressed file btrfs reads under O_DIRECT as without. */
+static __always_inline bool went_past_cache(struct task_state *task, bool drops)
+{
+	if (task->added_pages)
+		return false;
+	return task->flags & CALL_DIRECT || (!drops && has_no_pages((struct inode *)task->inode));
 }
 
 /* What a read of a regular file says about the page cache. One at end of file says nothing, and one that
  * would not wait has failed, and left the pages to one that does. */
 static __always_inline void count_cache(struct task_state *task, struct account to, u32 class,
-					long bytes, u64 ns)
+					long bytes, u64 ns, bool drops)
 {
-	if (went_past_cache(task)) {
+	if (went_past_cache(task, drops)) {
 		if (bytes > 0)
 			count_for(task, TOBS_DIRECT_READ, class, bytes, ns);
 		return;
@@ -265,7 +272,8 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		reads = class != TOBS_CLASSES;
 	}
 	if (reads)
-		count_cache(task, to, class, result, ns);
+		count_cache(task, to, class, result, ns,
+			    drops_pages(regs, machine.syscalls[nr].offset_arg));
 	if (makes_batch(task) && class == TOBS_DATA && (op == TOBS_READ || op == TOBS_OPEN))
 		count_in_batch(task, op, fd, bytes, ns);
 }

@@ -322,6 +322,7 @@ enum bpf_func_id {
 #define O_APPEND 02000
 #define RWF_APPEND 0x10
 #define RWF_NOAPPEND 0x20
+#define RWF_DONTCACHE 0x80 /* since v6.14 */
 #define PROT_WRITE 2
 #define MAP_SHARED 1 /* MAP_SHARED_VALIDATE has this bit, too */
 #define MAP_ANONYMOUS 0x20
@@ -332,6 +333,7 @@ enum bpf_func_id {
 #define ANON_INODE_FS_MAGIC 0x09041934
 #define TMPFS_MAGIC 0x01021994
 #define OVERLAYFS_SUPER_MAGIC 0x794c7630
+#define EROFS_SUPER_MAGIC 0xe0f5e1e2
 #define PR_SET_DUMPABLE 4
 #define AF_INET 2
 #define AF_INET6 10

@@ -16,6 +16,7 @@ missing() {
 	python_has 'import bcc' || [ -e /usr/lib/python3/dist-packages/bcc ] || echo python3-bpfcc
 	command -v mkfs.xfs >/dev/null || echo xfsprogs
 	command -v mkfs.btrfs >/dev/null || echo btrfs-progs
+	command -v mkfs.erofs >/dev/null || echo erofs-utils
 	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || echo chromium
 }
 
@@ -57,6 +58,7 @@ case " $packages " in
 	case " $packages " in *" bpftrace "*) echo "  bpftrace: no test of its scripts" ;; esac
 	case " $packages " in *" systemd "*) echo "  systemd: no test of the unit" ;; esac
 	case " $packages " in *" xfsprogs "* | *" btrfs-progs "*) echo "  xfsprogs, btrfs-progs: no tests on these" ;; esac
+	case " $packages " in *" erofs-utils "*) echo "  erofs-utils: no test on EROFS" ;; esac
 	case " $packages " in *" chromium "*) echo "  chromium: no tests and pictures of pages" ;; esac
 	case " $packages " in *" libbpf1 "*) echo "  libbpf1: no kernel probes" ;; esac
 	;;

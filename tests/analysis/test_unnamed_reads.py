@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.analysis.runs import write
@@ -11,10 +13,11 @@ from tests.files_read import with_files
 from tests.samples import EVERY_PROGRAM, batch, cells
 from trainobs.analysis.changes import changes
 from trainobs.analysis.conditions import conditions
+from trainobs.analysis.one_step import explain
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.core.abi import FileClass, Op, Role
-from trainobs.core.records import DATA_IS_NAMED, SETUP
+from trainobs.core.records import BATCH_ROW, DATA_IS_NAMED, SETUP, UNKNOWN
 from trainobs.report import brief, io_text, page
 from trainobs.runlog.reader import RunLog
 
@@ -33,7 +36,13 @@ def fills(
     return (1, op, of, role, {"count": 9, "bytes": amount})
 
 
-def run(path: Path, *values: tuple, settings: dict | None = None, missed: float = 0.0) -> RunLog:
+def run(
+    path: Path,
+    *values: tuple,
+    settings: dict | None = None,
+    missed: float = 0.0,
+    batches: int = 0,
+) -> RunLog:
     columns = {
         "step__duration_ns": [1e7] * STEPS,
         "io__data_read_bytes": [2048.0] * STEPS,
@@ -42,6 +51,9 @@ def run(path: Path, *values: tuple, settings: dict | None = None, missed: float 
         "cache__hit_ratio": [0.75] * STEPS,
     }
     table = batch([SETUP, *range(STEPS - 1)], cells(STEPS, *values), **columns)
+    made = np.ones(batches, BATCH_ROW)  # for step 1
+    made["fetch_begin_ns"] = UNKNOWN
+    table = replace(table, batches=made)
     settings = settings or {}
     facts = {"capabilities": ON, "settings": settings, "end": {"outcome": "ok"}}
     return RunLog.open(with_files(write(path, table, **facts), bytes=0, count=0, epoch=0))
@@ -70,9 +82,27 @@ def test_what_rivals_the_data_makes_it_doubtful(values, unnamed, tmp_path: Path)
     assert unnamed_bytes(found, found.rank) == unnamed
 
 
-def test_data_that_somebody_named_is_not_doubted(tmp_path: Path) -> None:
-    found = run(tmp_path, reads(Role.THREAD, 3 * MB), settings={DATA_IS_NAMED: True})
+@pytest.mark.parametrize("step", [0, 1])  # 0: before the first step
+def test_data_that_somebody_named_is_not_doubted(step: int, tmp_path: Path) -> None:
+    read = reads(Role.MAIN, 1, FileClass.DATA, step=step)
+    found = run(tmp_path, read, reads(Role.THREAD, 3 * MB), settings={DATA_IS_NAMED: True})
     assert unnamed_bytes(found, found.rank) is None
+
+
+@pytest.mark.parametrize("role", [Role.MAIN, Role.WORKER, Role.THREAD, Role.CHILD])
+def test_data_that_was_named_is_doubted_where_other_files_alone_are_read(
+    role: Role, tmp_path: Path
+) -> None:
+    """As those that links in it lead to."""
+    found = run(tmp_path, reads(role, 3 * MB), settings={DATA_IS_NAMED: True})
+    summary = summarize(found)
+    assert summary["unnamed_bytes"] == 3 * MB
+    told = (
+        "nothing in `data_roots` was seen read, and 3 MB of other files were; where links in it "
+        "lead elsewhere, name that"
+    )
+    for text in (brief.render(summary, 0), io_text.render(summary), page.render(summary)):
+        assert told in " ".join(text.split())
 
 
 def test_a_report_says_that_data_is_unknown_and_what_to_do(tmp_path: Path) -> None:
@@ -87,6 +117,12 @@ def test_a_report_says_that_data_is_unknown_and_what_to_do(tmp_path: Path) -> No
         assert "the page cache" not in text
         assert "training data read" not in text
         assert "page cache hits" not in text
+
+
+@pytest.mark.parametrize(("values", "read"), [([], 1), ([reads(Role.CHILD, 3 * MB)], None)])
+def test_what_was_read_for_a_batch_is_unknown_where_data_is(values, read, tmp_path: Path) -> None:
+    (found,) = explain(run(tmp_path, *values, batches=1), 1)["batches"]
+    assert (found["read_bytes"], found["read_count"]) == (read, read)
 
 
 def test_nothing_is_said_of_the_cache_where_data_is_unknown(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """What the sampler of a loader takes of the training thread."""
 
 import gc
+import os
 import random
+import subprocess
+import sys
 import time
 import weakref
 
@@ -54,6 +57,33 @@ def test_what_it_computes_and_sleeps_is_known(workers, cpu_ms, sleep_ms):
     ns, cpu_ns = found["ns"] / found["batches"], found["cpu_ns"] / found["batches"]
     assert 3 * MS <= ns < 30 * MS, "without the first draw"
     assert cpu_ns >= 3 * MS if cpu_ms else cpu_ns < 1 * MS
+
+
+class Busy(Draws):
+    """Computes for each batch, and never sleeps."""
+
+    def __iter__(self):
+        for number in range(self.batches):
+            end = time.thread_time() + self.cpu_ms / 1e3
+            while time.thread_time() < end:
+                pass
+            yield [number]
+
+
+def test_time_without_a_cpu_is_not_the_sampler_s():
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cpus)})  # which the other process inherits
+    try:
+        other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        begin, cpu = time.monotonic(), time.thread_time()
+        (found,) = noted(DataLoader(range(40), batch_sampler=Busy(40, 10)), passes=3)
+        shared = (time.monotonic() - begin) / (time.thread_time() - cpu)
+    finally:
+        os.sched_setaffinity(0, cpus)
+        other.kill()
+        other.wait()
+    assert shared > 1.5, "the CPU was shared"
+    assert found["cpu_ns"] <= found["ns"] < 1.2 * found["cpu_ns"]
 
 
 def is_timed(iterator) -> bool:

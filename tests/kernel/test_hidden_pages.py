@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -52,6 +53,21 @@ def compressed(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
+def packed(tmp_path: Path) -> Iterator[Path]:
+    """A file on EROFS, of which a part is random and a part zeros."""
+    need("erofs")
+    if not shutil.which("mkfs.erofs"):
+        pytest.skip("mkfs.erofs is missing")
+    source, image, directory = (tmp_path / name for name in ("source", "image", "disk"))
+    source.mkdir()
+    directory.mkdir()
+    (source / "shard").write_bytes(os.urandom(SIZE // 2) + bytes(SIZE // 2))
+    subprocess.run(["mkfs.erofs", "-zlz4", image, source], check=True, capture_output=True)
+    with mounted("loop", image, directory):
+        yield directory / "shard"
+
+
+@pytest.fixture
 def overlay(place: Path, outsider: Outsider) -> Iterator[Path]:
     """A directory on overlayfs; what lies beneath is in `lower` and `upper` beside it."""
     need("overlay")
@@ -89,6 +105,36 @@ def test_what_faults_read_of_a_compressed_file_is_data(
     assert got.bytes(Op.FAULT_FILL, DATA) == SIZE
     assert 0 < got.bytes(Op.BLOCK_READ, DATA) < SIZE
     assert got.bytes(Op.BLOCK_READ, DATA) == got.bytes(Op.BLOCK_READ)
+
+
+def test_a_compressed_file_is_read_by_way_of_the_page_cache_under_o_direct_too(
+    observed: ObservedKernel, compressed: Path
+) -> None:
+    path = compressed / "shard"
+    path.write_bytes(bytes(SIZE))
+    os.sync()
+    observed.data(compressed)
+
+    def read(path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        with mmap.mmap(-1, SIZE) as buffer:
+            assert os.readv(descriptor, [buffer]) == SIZE
+        os.close(descriptor)
+
+    got = counted(observed, path, read)
+    assert got.bytes(Op.CACHE_READ, DATA) == got.bytes(Op.CACHE_MISS, DATA) == SIZE
+    assert got.count(Op.DIRECT_READ, DATA) == 0
+
+
+@pytest.mark.parametrize("read", [Path.read_bytes, touch_all])
+def test_what_is_read_of_a_packed_file_is_data(
+    observed: ObservedKernel, packed: Path, read: Callable[[Path], object]
+) -> None:
+    """EROFS keeps packed pages by itself; they are read once, as the file was never read here."""
+    observed.data(packed)
+    got = observed.during(lambda: read(packed), Phase.LOADER)
+    assert SIZE // 2 <= got.bytes(Op.BLOCK_READ, DATA) < SIZE
+    assert got.bytes(Op.BLOCK_READ, FileClass.OTHER) < SIZE // 16  # its metadata
 
 
 @pytest.mark.needs_program("tobs_fault")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
@@ -157,3 +158,29 @@ def test_direct_reads_go_round_the_cache_and_out_of_the_hit_ratio(
     assert got.count(Op.CACHE_READ, DATA) == got.count(Op.CACHE_MISS, DATA) == 0
     assert got.metric("io/data_direct_read_bytes") == SIZE
     assert math.isnan(got.metric("cache/hit_ratio"))
+
+
+def test_reads_that_leave_no_page_behind_are_reads_of_the_page_cache(
+    observed: ObservedKernel, place: Path
+) -> None:
+    """The last of them leaves none of the file, as a read past the page cache does."""
+    path, uncached = write_file(place / "big", SIZE), 0x80  # RWF_DONTCACHE
+    observed.data(place)
+    evict(path)
+
+    def read() -> None:
+        fd = os.open(path, os.O_RDONLY)
+        for offset in range(0, SIZE, MIB // 16):
+            assert os.preadv(fd, [bytearray(MIB // 16)], offset, uncached) == MIB // 16
+        os.close(fd)
+
+    try:
+        got = observed.undisturbed(lambda: observed.during(read), path)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        pytest.skip("this kernel, or file system, has no RWF_DONTCACHE")
+    assert cached_pages(path) == 0
+    assert got.bytes(Op.CACHE_READ, DATA) == SIZE
+    assert got.bytes(Op.BLOCK_READ, DATA) == got.bytes(Op.CACHE_MISS, DATA)
+    assert got.count(Op.DIRECT_READ, DATA) == 0

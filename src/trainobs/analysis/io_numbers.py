@@ -12,11 +12,11 @@ import numpy.typing as npt
 from trainobs.analysis.collectives import collectives_of
 from trainobs.analysis.data_reads import has_libaio
 from trainobs.analysis.peer_numbers import peers_of, peers_unknown
-from trainobs.analysis.unnamed_reads import told_of, unnamed_bytes
+from trainobs.analysis.unnamed_reads import data_is_named, told_of, unnamed_bytes
 from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
 from trainobs.core.coverage import IO_URING
 from trainobs.core.file_rows import SpreadKind
-from trainobs.core.records import DATA_IS_NAMED, SETUP
+from trainobs.core.records import SETUP
 from trainobs.core.text import counted
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
@@ -79,12 +79,14 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
     doubts = _Doubts(set(FileClass) if unseen else hidden, untimed)
     peers = peers_of(run, rank)
     attached = bool(run.info.get("settings", {}).get("attached"))
-    maybe = [] if unnamed is None else [f"training data: {told_of(unnamed, attached=attached)}"]
+    named = data_is_named(run)
+    why = "" if unnamed is None else told_of(unnamed, attached=attached, named=named)
+    maybe = [f"training data: {why}"] if why else []
     left_out = [*_left_out(run, rank, table, ~names), *peers_unknown(run, rank, peers)]
     return {
         "state": state,
         "rank": rank.rank,
-        "data_is_named": bool(run.info.get("settings", {}).get(DATA_IS_NAMED)),
+        "data_is_named": named,
         "unnamed_bytes": unnamed,
         "reads_unseen": _reads_unseen(run, rank),
         "unknown": [*maybe, *_said_of_maps(rank, maps), *unseen, *left_out],

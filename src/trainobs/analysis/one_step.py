@@ -10,6 +10,7 @@ import numpy.typing as npt
 from trainobs.analysis.batches_of_steps import are_for
 from trainobs.analysis.loader_workers import MADE
 from trainobs.analysis.unknown_batches import NO_LOADER, NO_STEP
+from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue import named_phase_metric, phase_metric
 from trainobs.core.errors import RunLogError
@@ -33,7 +34,8 @@ PHASES = {phase_metric(phase): phase.name.lower() for phase in (*list(Phase)[2:]
 
 _METRICS = ("step/duration_ns", "loader/wait_ns", *LOADER_PARTS, *PHASES)
 _NO_BATCH = "no batch is known to have gone to it, as to others"
-_COUNTS = ("number", "read_bytes", "read_count", *MADE, "slowest_ns")
+_READ = ("read_bytes", "read_count")
+_COUNTS = ("number", *_READ, *MADE, "slowest_ns")
 
 
 def explain(run: RunLog, step: int) -> dict[str, Any]:
@@ -58,6 +60,8 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
     metrics = (*_METRICS, *map(named_phase_metric, rank.phases))
     values = rank.metrics(metrics)
     batches = _batches(rank, int(rows[0]))
+    if unnamed_bytes(run, rank) is not None:
+        batches = [batch | dict.fromkeys(_READ) for batch in batches]
     return {
         "run": str(run.path),
         "level": run.info.get("level"),

@@ -25,7 +25,7 @@ from trainobs.analysis.step_time import newest_step, step_time
 from trainobs.analysis.straggler_parts import longer, told
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
-from trainobs.analysis.unnamed_reads import unnamed_bytes
+from trainobs.analysis.unnamed_reads import data_is_named, unnamed_bytes
 from trainobs.analysis.verdicts import AllSteps
 from trainobs.analysis.would_help import judged
 from trainobs.core.catalogue import CATALOGUE, METRICS, STEP_METRICS
@@ -71,7 +71,7 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * checkpoints: see `analysis.checkpoints.checkpoints`.
         * workers, loader: see `workers` and `together` of `analysis.loader_workers`.
         * io: see `analysis.io_numbers.files_read`.
-        * unnamed_bytes: see `analysis.unnamed_reads.unnamed_bytes`.
+        * unnamed_bytes, data_is_named: see `analysis.unnamed_reads`.
         * mapped_data, has_libaio: see `analysis.data_reads`.
         * latency: name -> distribution of the whole run, in ns.
         * own: what programs of the user's counted: `name` of the metric, `title`, `unit`, `probe`;
@@ -125,6 +125,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},
         "io": files_read(run, rank),
         "unnamed_bytes": unnamed_bytes(run, rank),
+        "data_is_named": data_is_named(run),
         "mapped_data": mapped_data(metrics),
         "has_libaio": has_libaio(rank),
         "own": [{"name": one.name, **asdict(one)} for one in rank.counters],

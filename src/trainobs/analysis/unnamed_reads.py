@@ -3,7 +3,8 @@
 What loader workers read is training data, and so is what the training thread reads as it waits for
 its loader. Of what other threads and processes read nobody knows that: compilers and loggers read,
 too. Nor is it known of a mapped file that may be code, or is open for writing, whoever touches it.
-Where they have read about as much as is known to be data, numbers of data are no numbers.
+Where they have read about as much as is known to be data, numbers of data are no numbers. Nor are
+they where nothing was read of what somebody named: a directory of links to files elsewhere, say.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ _LEAST, _LEAST_IN_A_STEP = 1 << 20, 1 << 10
 _READS = [Op.READ, Op.URING_READ]
 
 
+def data_is_named(run: RunLog) -> bool:
+    """Whether somebody has named the training data."""
+    return bool(run.info.get("settings", {}).get(DATA_IS_NAMED))
+
+
 def unnamed_bytes(run: RunLog, rank: RankLog) -> int | None:
     """Bytes read in steps that may be data, where that makes the numbers of data doubtful.
 
@@ -30,24 +36,31 @@ def unnamed_bytes(run: RunLog, rank: RankLog) -> int | None:
         run: the log of a run.
         rank: the part of it that is told of.
     """
-    if run.info.get("settings", {}).get(DATA_IS_NAMED):
+    named = data_is_named(run)
+    if named and rank.cells()["count"][:, FileClass.DATA].any():
         return None
     moved = rank.cells([SETUP])["bytes"]
     data = int(moved[[*_READS, Op.MMAP, Op.FAULT_FILL], FileClass.DATA].sum())
     others = moved[[*_READS, Op.FAULT_FILL], FileClass.OTHER][:, [Role.THREAD, Role.CHILD]]
     unnamed = int(others.sum() + moved[Op.UNNAMED_FILL].sum())
+    if named:
+        unnamed += int(moved[_READS, FileClass.OTHER][:, [Role.MAIN, Role.WORKER]].sum())
     steps = int((rank.step() != SETUP).sum())
     least = max(_LEAST, _LEAST_IN_A_STEP * steps, _RIVALS * data)
     return unnamed if unnamed >= least else None
 
 
-def told_of(unnamed: float, *, attached: bool) -> str:
+def told_of(unnamed: float, *, attached: bool, named: bool) -> str:
     """Why numbers of data are unknown, and what to do.
 
     Args:
         unnamed: bytes that were read.
         attached: whether the run was observed from outside.
+        named: whether somebody named the training data.
     """
     do = "`--data`" if attached else "`data_roots`"
+    if named:
+        read = f"nothing in {do} was seen read, and {size(unnamed)} of other files were"
+        return f"{read}; where links in it lead elsewhere, name that"
     read = f"threads or processes of the run read {size(unnamed)} of files that nobody named"
     return f"{read}; give {do}"

@@ -32,7 +32,7 @@ _CALLS: dict[str, _Call] = {
     "pread64": _Call(Op.READ, 1, 17, 67, offset_arg=4),
     "readv": _Call(Op.READ, 1, 19, 65),
     "preadv": _Call(Op.READ, 1, 295, 69, offset_arg=4),
-    "preadv2": _Call(Op.READ, 1, 327, 286, offset_arg=4),
+    "preadv2": _Call(Op.READ, 1, 327, 286, offset_arg=4 + RWF),
     "write": _Call(Op.WRITE, 1, 1, 64),
     "pwrite64": _Call(Op.WRITE, 1, 18, 68, offset_arg=4),
     "writev": _Call(Op.WRITE, 1, 20, 66),

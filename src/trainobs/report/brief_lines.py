@@ -147,7 +147,8 @@ def _storage(summary: dict[str, Any]) -> Iterator[str]:
     unnamed, mapped = summary["unnamed_bytes"], summary["mapped_data"]
     below = []
     if unnamed is not None:
-        yield f"unknown; {told_of(unnamed, attached=bool(summary['attached']))}"
+        attached, named = bool(summary["attached"]), summary["data_is_named"]
+        yield f"unknown; {told_of(unnamed, attached=attached, named=named)}"
     elif mapped == "most":
         yield from (_mapped(summary, "data"), *_read(summary, " by calls"))
     else:

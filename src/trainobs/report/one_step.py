@@ -47,6 +47,6 @@ def _makers(found: dict[str, Any]) -> Iterator[str]:
         for name, label in DID.items():
             yield row(f"    {label}", or_unknown(duration, batch[name]))
         calls = or_unknown(quantity, batch["read_count"])
-        yield row("  read calls, bytes", calls, or_unknown(size, batch["read_bytes"]))
+        yield row("  reads by its maker, bytes", calls, or_unknown(size, batch["read_bytes"]))
         if batch["slowest_file"]:
             yield f"  slowest file: {batch['slowest_file']}, {duration(batch['slowest_ns'])}"

@@ -110,7 +110,8 @@ def rates(summary: dict[str, Any]) -> Iterator[str]:
             columns = (or_unknown(size, mean), or_unknown(_per_second, rate))
             yield row(f"  {label}", *columns, or_unknown(size, total))
     if unnamed is not None:
-        why = told_of(unnamed, attached=bool(summary["attached"]))
+        attached, named = bool(summary["attached"]), summary["data_is_named"]
+        why = told_of(unnamed, attached=attached, named=named)
         yield from paragraph(f"training data: unknown; {why}", "  ", "  ")
     elif summary["mapped_data"]:
         some = "some training data" if summary["mapped_data"] == "some" else "training data"

@@ -6,7 +6,10 @@ from trainobs.core.abi import FileClass, Op
 from trainobs.core.catalogue.making import CHECKPOINT, DATA, MAIN, READS, WRITES, kernel
 from trainobs.core.metrics import Cells, Metric, MetricKind, Ratio
 
-_WAITS = "Read-ahead in earlier steps can hide or overshoot it: judge it over many steps."
+_WAITS = (
+    "Read-ahead of pages that nobody reads (headers of files, one column) makes it too low, that "
+    "in earlier steps too high: judge it over many steps."
+)
 _AHEAD = "Workers read ahead, so this is what they did during the step, not what the step consumed."
 _HINTED = Cells("bytes", (Op.HINT,), DATA)
 _HINTS = "Unknown where hints brought data in (cache/hint_bytes): for which reads is not told."
@@ -47,7 +50,9 @@ FILES: tuple[Metric, ...] = (
         Cells("bytes", (Op.DIRECT_READ,), DATA),
         "The part of io/data_read_bytes that bypassed the page cache: under O_DIRECT, or as its "
         "file system does (FUSE with direct I/O, 9p without a cache, ZFS, DAX).",
-        blind="Such file systems beneath an overlay: their reads count as hits.",
+        blind="Such file systems beneath an overlay: their reads count as hits. Under O_DIRECT, "
+        "btrfs reads compressed files by way of the page cache: what is in it counts as bypassed, "
+        "and so does what io_uring reads with RWF_DONTCACHE.",
     ),
     kernel(
         "io/data_mmap_bytes",
