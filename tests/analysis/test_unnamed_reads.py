@@ -16,6 +16,7 @@ from trainobs.analysis.conditions import conditions
 from trainobs.analysis.one_step import explain
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.unnamed_reads import unnamed_bytes
+from trainobs.analysis.view import RunView
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.records import BATCH_ROW, DATA_IS_NAMED, SETUP, UNKNOWN
 from trainobs.report import brief, io_text, page
@@ -117,6 +118,18 @@ def test_a_report_says_that_data_is_unknown_and_what_to_do(tmp_path: Path) -> No
         assert "the page cache" not in text
         assert "training data read" not in text
         assert "page cache hits" not in text
+
+
+@pytest.mark.parametrize("values", [[], [reads(Role.CHILD, 3 * MB)]])
+def test_numbers_of_data_are_unknown_to_programs_and_the_page_too(values, tmp_path: Path) -> None:
+    found = run(tmp_path, *values, reads(Role.MAIN, 1, FileClass.DATA, step=0))
+    is_known, summary = not values, summarize(found)
+    assert (summary["metrics"]["io/data_read_bytes"]["sum"] is not None) == is_known
+    assert summary["metrics"]["step/duration_ns"]["mean"] == 1e7
+    assert ("io/data_read_bytes" in summary["setup"]) == is_known
+    columns = RunView(found).piece("steps/storage/1/0")["columns"]
+    shown = columns.get("io/data_read_bytes", [])
+    assert any(value is not None for value in shown) == is_known
 
 
 @pytest.mark.parametrize(("values", "read"), [([], 1), ([reads(Role.CHILD, 3 * MB)], None)])

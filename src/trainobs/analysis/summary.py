@@ -25,7 +25,7 @@ from trainobs.analysis.step_time import newest_step, step_time
 from trainobs.analysis.straggler_parts import longer, told
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
-from trainobs.analysis.unnamed_reads import data_is_named, unnamed_bytes
+from trainobs.analysis.unnamed_reads import OF_DATA, data_is_named, unnamed_bytes
 from trainobs.analysis.verdicts import AllSteps
 from trainobs.analysis.would_help import judged
 from trainobs.core.catalogue import CATALOGUE, METRICS, STEP_METRICS
@@ -105,6 +105,10 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     lookups, facts = TableLookups(rank), facts_from(run.info)
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
+    mapped, unnamed = mapped_data(metrics), unnamed_bytes(run, rank)
+    if unnamed is not None:
+        setup = {name: total for name, total in setup.items() if name not in OF_DATA}
+        metrics |= {name: {"unit": metrics[name]["unit"], **_UNKNOWN} for name in OF_DATA}
     return {
         **_facts(run, rank),
         "steps": int((rank.step() != SETUP).sum()),
@@ -124,9 +128,9 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "hot_rows": hot_rows(rank, about_tables) if _HOT_ROWS in _probes(run) else None,
         "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},
         "io": files_read(run, rank),
-        "unnamed_bytes": unnamed_bytes(run, rank),
+        "unnamed_bytes": unnamed,
         "data_is_named": data_is_named(run),
-        "mapped_data": mapped_data(metrics),
+        "mapped_data": mapped,
         "has_libaio": has_libaio(rank),
         "own": [{"name": one.name, **asdict(one)} for one in rank.counters],
         "lost": _lost(run, rank, metrics),
@@ -150,6 +154,7 @@ def _compared(run: RunLog) -> dict[str, Any]:
 
 
 _HOT_ROWS = "hot_rows"
+_UNKNOWN: Statistics = dict.fromkeys(("sum", "mean", "p50", "p95", "max"))
 
 
 def _probes(run: RunLog) -> Mapping[str, str]:

@@ -10,6 +10,8 @@ they where nothing was read of what somebody named: a directory of links to file
 from __future__ import annotations
 
 from trainobs.core.abi import FileClass, Op, Role
+from trainobs.core.catalogue import STEP_METRICS
+from trainobs.core.metrics import Cells
 from trainobs.core.records import DATA_IS_NAMED, SETUP
 from trainobs.core.text import size
 from trainobs.runlog.rank import RankLog
@@ -20,6 +22,18 @@ _RIVALS = 0.5
 
 _LEAST, _LEAST_IN_A_STEP = 1 << 20, 1 << 10
 """Bytes in all, and in a step, below which they are no data set: loggers read as well."""
+
+
+def _is_of_data(sum_: Cells) -> bool:
+    return sum_.classes == (FileClass.DATA,) and not sum_.phases  # which stand there, too
+
+
+OF_DATA = tuple(
+    metric.name
+    for metric in STEP_METRICS
+    if metric.formula and any(map(_is_of_data, metric.formula.sums))
+)
+"""Metrics that are then unknown."""
 
 _READS = [Op.READ, Op.URING_READ]
 

@@ -24,6 +24,7 @@ from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
 from trainobs.analysis.observed import observed_by
 from trainobs.analysis.step_work import work_of
 from trainobs.analysis.summary import summarize
+from trainobs.analysis.unnamed_reads import OF_DATA, unnamed_bytes
 from trainobs.core.catalogue import METRICS, STEP_METRICS, named_phase_metric
 from trainobs.core.catalogue.named import metric_of_phase, named_phase
 from trainobs.core.catalogue.own_counters import metrics_of_counter
@@ -256,7 +257,10 @@ class RunView:
 
     def _levels(self, group: str) -> Levels:
         if group not in self._groups:
-            self._groups[group] = self._levels_of(self._rank.metrics(self._names[group]))
+            read = self._rank.metrics(self._names[group])
+            if unnamed_bytes(self.run, self._rank) is not None:
+                read |= {name: np.full_like(read[name], np.nan) for name in read.keys() & OF_DATA}
+            self._groups[group] = self._levels_of(read)
         return self._groups[group]
 
     def _levels_of(self, read: dict[str, npt.NDArray[np.float64]]) -> Levels:

@@ -51,6 +51,11 @@ class Cells:
         return picked
 
     @property
+    def sums(self) -> tuple[Cells, ...]:
+        """What it is made from: itself."""
+        return (self,)
+
+    @property
     def programs(self) -> Programs:
         """Programs of the kernel side that the sum rests on."""
         return Programs().union(*(feeds(op, self.field, self.classes) for op in self.ops))
@@ -188,7 +193,7 @@ class Formulas:
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = [metric for metric in metrics if metric.formula is not None]
-        parts = [_sums_of(metric.formula) for metric in self._metrics]
+        parts = [metric.formula.sums for metric in self._metrics if metric.formula]
         sums = dict.fromkeys(chain.from_iterable(parts))
         numbers = {cells: number for number, cells in enumerate(sums)}
         self._numbers = [tuple(numbers[cells] for cells in each) for each in parts]
@@ -215,12 +220,6 @@ class Formulas:
         return sums
 
 
-def _sums_of(formula: Cells | Ratio | None) -> tuple[Cells, ...]:
-    if isinstance(formula, Ratio):
-        return formula.sums
-    return (formula,) if formula else ()
-
-
 def evaluate(metric: Metric, cells: StepCells) -> npt.NDArray[np.float64]:
     """Value of one metric for each of n steps; see `Formulas`.
 
@@ -230,5 +229,5 @@ def evaluate(metric: Metric, cells: StepCells) -> npt.NDArray[np.float64]:
     formula = metric.formula
     if formula is None:
         raise ValueError(f"{metric.name} is not made from kernel cells")
-    sums = [each.total(cells).astype(np.float64) for each in _sums_of(formula)]
+    sums = [each.total(cells).astype(np.float64) for each in formula.sums]
     return formula.of(*sums) if isinstance(formula, Ratio) else sums[0]

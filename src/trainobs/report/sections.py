@@ -25,15 +25,6 @@ PART_LABELS = {
 
 _SHOWN = 5
 
-_OF_DATA = (
-    "io/data_read_bytes",
-    "cache/miss_bytes",
-    "cache/hint_bytes",
-    "cache/fault_fill_bytes",
-    "block/data_read_bytes",
-)
-"""Those of training data alone."""
-
 _ENOUGH = {50: 2, 95: 20, 99: 100}
 """Percentile -> events that it takes to speak of it."""
 
@@ -98,8 +89,6 @@ def rates(summary: dict[str, Any]) -> Iterator[str]:
     seconds = summary["training_ns"] / 1e9
     rows = _above_zero(summary, BYTES, "sum") | _above_zero(summary, BYTES, "mean")
     unnamed = summary["unnamed_bytes"]
-    if unnamed is not None:
-        rows = {name: label for name, label in rows.items() if name not in _OF_DATA}
     if rows and seconds:
         yield row("Bytes", "per step", "per second", "in all")
         for name, label in rows.items():
@@ -127,7 +116,7 @@ def _per_second(rate: float) -> str:
 def cache(summary: dict[str, Any]) -> Iterator[str]:
     """How well the page cache served the training data."""
     rows = _above_zero(summary, CACHE, "mean")
-    if rows and summary["unnamed_bytes"] is None:
+    if rows:
         yield "Page cache"
         for name, label in rows.items():
             share = metric(summary, name)["mean"]
@@ -209,11 +198,10 @@ def no_steps(summary: dict[str, Any]) -> Iterator[str]:
 
 def setup(summary: dict[str, Any]) -> Iterator[str]:
     """What went on before the first step; it is in the sums of `--json`."""
-    unknown = () if summary["unnamed_bytes"] is None else _OF_DATA
     labels = {
         name: label.strip()
         for name, label in {**BYTES, **WAITS}.items()
-        if summary["setup"].get(name) and name not in unknown
+        if summary["setup"].get(name)
     }
     if labels:
         yield "Before the first step (included above in the histograms only)"
