@@ -78,7 +78,7 @@ class RunLogSink(Sink):
         self._sealed_steps: list[int] = []
         self._stored = 0
         self._latency: npt.NDArray[np.uint64] | None = None
-        self._failing = False
+        self._failing = self._has_begun = False
 
     def begin(self, info: RunInfo) -> None:
         """Claim the directory, where that was not done before, and write `run.json`.
@@ -95,6 +95,7 @@ class RunLogSink(Sink):
             self._store_run()
         else:
             self._begin_unclaimed()
+        self._has_begun = True
         with suppress(OSError):  # then the end may go unrecorded, as without it
             # Of zeros, a file system that compresses would keep next to nothing.
             replace_file(self._reserve, os.urandom(RESERVE_BYTES))
@@ -160,6 +161,13 @@ class RunLogSink(Sink):
             self._store_run()
             raise
         self._give_up_reserve()
+
+    def end_disarmed(self, summary: dict[str, object]) -> None:
+        """Say in `run.json` how the run ended, which takes neither pyarrow nor much memory."""
+        if self._has_begun:  # else the directory may be of an earlier run
+            self._summary = summary
+            self._give_up_reserve()
+            self._store_run()
 
     def _give_up_reserve(self) -> None:
         with suppress(OSError):
