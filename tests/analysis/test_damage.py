@@ -137,6 +137,20 @@ def test_values_out_of_range_are_left_out_and_told(write_run, file, column, valu
         assert summary["metrics"]["step/duration_ns"]["mean"] is not None
 
 
+def test_steps_whose_times_cannot_be_used_are_none(write_run):
+    """Their bytes, held against the time of the others, would be rates that never were."""
+    path = write_run()
+    damaged = path / "rank=0" / "steps-00000.parquet"
+    replace_column(damaged, "step/duration_ns", pa.array([1.0, 2.0, 3.0, 4.0, float("inf")]))
+    assert RunLog.open(path).ranks[0].step().size == 0
+    run = RunLog.open(path)
+    why = "with unusable values in step/duration_ns"
+    assert run.ranks[0].files.unreadable("steps") == {damaged: why}
+    summary = summarize(run)
+    assert (summary["steps"], summary["training_ns"]) == (0, 0)
+    assert f"{damaged.name}: {why}" in render(summary)
+
+
 def test_a_column_that_is_there_twice_is_left_out(write_run):
     path = write_run()
     damaged = path / "rank=0" / "latency.parquet"
