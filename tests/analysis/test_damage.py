@@ -245,6 +245,28 @@ def test_missing_steps_are_told_at_the_head(in_parts, capsys):
     assert ": 8 steps in 8 ms, 4 missing, ended: ok" in capsys.readouterr().out.splitlines()[0]
 
 
+@pytest.mark.parametrize("gone", [["00002"], ["00001", "00002"], ["00000", "00001", "00002"]])
+def test_what_the_last_files_had_is_missing_from_a_run_that_ended(in_parts, capsys, gone):
+    """As of a copy that was broken off."""
+    path = in_parts()
+    for number in gone:
+        (path / "rank=0" / f"steps-{number}.parquet").unlink()
+    assert missing_steps(path) == 4 * len(gone)
+    assert main(["report", str(path), "--full"]) == 0
+    text = capsys.readouterr().out
+    if len(gone) < 3:
+        assert f"lost       files of steps are gone: {4 * len(gone)} steps are missing" in text
+    else:
+        assert "lost       1 file of steps cannot be read: 12 steps are missing" in text
+
+
+def test_what_the_last_file_had_is_missing_where_it_cannot_be_read(in_parts, capsys):
+    path = in_parts()
+    (path / "rank=0" / "steps-00002.parquet").write_bytes(b"")
+    assert main(["report", str(path)]) == 0
+    assert ": 8 steps in 8 ms, 4 missing, ended: ok" in capsys.readouterr().out.splitlines()[0]
+
+
 @pytest.mark.parametrize("first", [0, 1, 10_001])
 @pytest.mark.parametrize("gone", [1, 2])
 def test_steps_are_missing_only_where_files_are(in_parts, first, gone):

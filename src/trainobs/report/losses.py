@@ -94,6 +94,8 @@ def missing_files(summary: dict[str, Any]) -> Iterator[str]:
     missing = found["missing_steps"]
     whose = f" of rank {summary['rank']}" if len(summary["ranks"]) > 1 else ""
     what = f": {counted(missing, 'step')}{whose} {'is' if missing == 1 else 'are'} missing"
+    if missing and not any(Path(file).name.startswith("steps-") for file in whole):
+        yield f"files of steps are gone{what}"
     yield from _unread(whole, "cannot be read", what if missing else "")
     yield from _unread(found["partly"], "cannot be read in all columns")
 
