@@ -137,6 +137,20 @@ def test_values_out_of_range_are_left_out_and_told(write_run, file, column, valu
         assert summary["metrics"]["step/duration_ns"]["mean"] is not None
 
 
+def test_steps_whose_times_cannot_be_used_are_none(write_run):
+    """Their bytes, held against the time of the others, would be rates that never were."""
+    path = write_run()
+    damaged = path / "rank=0" / "steps-00000.parquet"
+    replace_column(damaged, "step/duration_ns", pa.array([1.0, 2.0, 3.0, 4.0, float("inf")]))
+    assert RunLog.open(path).ranks[0].step().size == 0
+    run = RunLog.open(path)
+    why = "with unusable values in step/duration_ns"
+    assert run.ranks[0].files.unreadable("steps") == {damaged: why}
+    summary = summarize(run)
+    assert (summary["steps"], summary["training_ns"]) == (0, 0)
+    assert f"{damaged.name}: {why}" in render(summary)
+
+
 def test_a_column_that_is_there_twice_is_left_out(write_run):
     path = write_run()
     damaged = path / "rank=0" / "latency.parquet"
@@ -227,6 +241,28 @@ def test_missing_steps_are_told_at_the_head(in_parts, capsys):
     assert main(["report", str(path), "--full"]) == 0
     head = capsys.readouterr().out.partition("\n\n")[0]
     assert "lost       1 file of steps cannot be read: 4 steps are missing" in head
+    assert main(["report", str(path)]) == 0
+    assert ": 8 steps in 8 ms, 4 missing, ended: ok" in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize("gone", [["00002"], ["00001", "00002"], ["00000", "00001", "00002"]])
+def test_what_the_last_files_had_is_missing_from_a_run_that_ended(in_parts, capsys, gone):
+    """As of a copy that was broken off."""
+    path = in_parts()
+    for number in gone:
+        (path / "rank=0" / f"steps-{number}.parquet").unlink()
+    assert missing_steps(path) == 4 * len(gone)
+    assert main(["report", str(path), "--full"]) == 0
+    text = capsys.readouterr().out
+    if len(gone) < 3:
+        assert f"lost       files of steps are gone: {4 * len(gone)} steps are missing" in text
+    else:
+        assert "lost       1 file of steps cannot be read: 12 steps are missing" in text
+
+
+def test_what_the_last_file_had_is_missing_where_it_cannot_be_read(in_parts, capsys):
+    path = in_parts()
+    (path / "rank=0" / "steps-00002.parquet").write_bytes(b"")
     assert main(["report", str(path)]) == 0
     assert ": 8 steps in 8 ms, 4 missing, ended: ok" in capsys.readouterr().out.splitlines()[0]
 

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.analysis.runs import steps_of, write
 from trainobs.analysis.own_cost import SHORT_NS, own_cpu_ratio
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import CATALOGUE
@@ -125,6 +126,20 @@ def test_the_page_shows_what_matters(summary):
     assert "page cache hits, of pages asked for 75 % ###########################" in rows
     assert "131 us - 262 us 3 ####################################" in rows
     assert "training data read 1 kB" in rows
+
+
+def test_of_a_run_that_has_not_ended_nobody_knows_that_nothing_is_lost(tmp_path):
+    ended = write(tmp_path / "ended", steps_of(1, 9), end={"outcome": "ok"})
+    assert "  lost       nothing" in render(summarize(RunLog.open(ended))).splitlines()
+    killed = render(summarize(RunLog.open(write(tmp_path / "killed", steps_of(1, 9)))))
+    told = "nothing up to its newest step; if it was killed, what came after that"
+    assert f"  lost       {told}" in killed.splitlines()
+
+
+def test_what_a_service_that_ended_leaves_unknown_is_told(write_run):
+    path = write_run(summary={"outcome": "ok", "losses": {"service": 1}})
+    lacking = "1 loss of the service (all later steps lack the kernel's counts, and their batches)"
+    assert lacking in render(summarize(RunLog.open(path)))
 
 
 def test_the_cost_is_told_of_a_run_that_is_long_enough(summary):

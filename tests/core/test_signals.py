@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import signal
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 
@@ -128,3 +130,30 @@ def test_a_signal_in_the_hook_of_a_table_reaches_the_loop(tmp_path, monkeypatch,
         with pytest.raises(RuntimeError, match="a signal came"):
             bag(torch.tensor([[1, 2]]))
         assert not caplog.records
+
+
+OBSERVED = """
+from trainobs import observe
+obs = observe(run_dir=sys.argv[1], probes="off")
+"""
+WITH_A_SESSION = """
+from trainobs.session.runs import open_session
+from trainobs.session.settings import Settings
+kept = open_session(Settings.parse("off", quiet=True), Path(sys.argv[1]), log_every_n_steps=50)
+"""
+INTERRUPTED = """
+time.sleep(0.3)  # what is imported last is so at the exit
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(10)
+"""
+
+
+@pytest.mark.parametrize("begin", ["", OBSERVED, WITH_A_SESSION], ids=["plain", "loop", "session"])
+def test_ctrl_c_ends_the_process_as_it_does_unobserved(tmp_path, begin):
+    """A shell's loop goes on after status 1, and ends after SIGINT."""
+    imports = "import os, signal, sys, time\nfrom pathlib import Path\n"
+    code = imports + begin + INTERRUPTED
+    words = [sys.executable, "-c", code, tmp_path / "run"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert done.stderr.count("KeyboardInterrupt") == 1

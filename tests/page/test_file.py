@@ -256,6 +256,19 @@ def test_what_is_known_of_one_step_alone_is_a_number_and_no_chart(write_run, ope
     assert "step 0: Data read" in opened.page.text_content("#storage .readout >> nth=0")
 
 
+def test_what_the_log_lacks_is_told_apart_from_what_tensorboard_lacks(write_run, open_page):
+    run = write_run(5, ended=False)
+    of_log, of_curves = "steps not in the run log", "steps not in TensorBoard"
+    rows = open_page(run).page.locator("#observed tr")
+    assert rows.filter(has_text=of_log).locator("td").text_content() == "unknown"  # or killed
+    lost = {"outcome": "ok", "lost_steps": {"runlog": 3, "tensorboard": 50}}
+    file = run / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_bytes()) | {"summary": lost}))
+    rows = open_page(run).page.locator("#observed tr")
+    assert rows.filter(has_text=of_log).locator("td").text_content() == "3"
+    assert rows.filter(has_text=of_curves).locator("td").text_content() == "50"
+
+
 def test_of_loaders_only_what_people_choose_is_told(write_run, open_page):
     loader = {"workers": 2, "pin_memory": False, "batches": 7, "prefetch_factor": None}
     opened = open_page(write_run(5, loaders=[{**loader, "serial": 1}]))

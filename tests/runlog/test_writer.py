@@ -163,7 +163,7 @@ def test_run_json_says_what_is_true_and_how_it_ended(tmp_path):
     assert told["capabilities"] == {"block": "given up"}
     sink.end({"outcome": "ok"})
     ended = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert ended["summary"] == {"outcome": "ok"}
+    assert ended["summary"] == {"outcome": "ok", "stored_steps": 0}
     assert ended["host"] == {"hostname": "h"}
 
 

@@ -15,16 +15,18 @@ import numpy as np
 import pytest
 
 from tests.integrations.models import logged_steps, step_numbers
-from tests.samples import batch, small_disk
+from tests.samples import batch, info, small_disk
 from tests.session.jobs import wait_for
 from trainobs import observe
+from trainobs.analysis.summary import summarize
 from trainobs.core.records import SETUP, RunInfo, StepTable
 from trainobs.core.sink import Sink
+from trainobs.report.page import render
 from trainobs.runlog import writer
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session import observer, sink_router
-from trainobs.session.delivery import Delivery
+from trainobs.session.delivery import Deliveries, Delivery
 from trainobs.session.runs import open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import Settings
@@ -224,6 +226,32 @@ def test_a_sink_that_raises_is_given_up_and_the_other_goes_on(tmp_path, caplog, 
         "cannot store the record in the faulty; it is given up for this run",
         loss("faulty", lost["faulty"]),
     ]
+
+
+def test_a_log_that_is_given_up_says_so_all_the_same(tmp_path, caplog, monkeypatch):
+    """As where there is no room for pyarrow: the report tells what the warning says it tells."""
+
+    def no_room(*args: object) -> None:
+        raise ImportError("failed to map segment")
+
+    monkeypatch.setattr(writer, "store", no_room)
+    train(tmp_path / "run")
+    run = RunLog.open(tmp_path / "run")
+    assert run.info["summary"]["lost_steps"]["runlog"] == 30
+    text = render(summarize(run))
+    assert "a fault of trainobs (ImportError: failed to map segment): 30 steps are not" in text
+    assert "Steps were trained and could not be stored" in text
+    assert loss("runlog", 30) in warnings(caplog)
+    assert not (tmp_path / "run" / "rank=0" / ".reserve").exists()
+
+
+def test_a_log_that_could_not_begin_leaves_that_of_an_earlier_run(tmp_path):
+    train(tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    deliveries = Deliveries([RunLogSink(tmp_path / "run")])
+    deliveries.begin(info())
+    deliveries.end({"outcome": "ok"})
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
 class Dropping(Sink):

@@ -62,6 +62,19 @@ def test_numbers_that_do_not_tell_which_step_it_is_are_not_told(waits, told):
         assert when(summed, ("loader/wait_ns",)) == told
 
 
+@pytest.mark.parametrize("known", [4, 200, 440])
+def test_where_a_record_ends_the_time_need_not(known):
+    """As after the service has ended: the training thread may sleep on."""
+    slept = [30 * MS] * known + [np.nan] * (500 - known)
+    made = columns(steps=500, phase__forward_ns=40 * MS, sched__work_offcpu_ns=slept)
+    summed = SummedSteps()
+    summed.add(made)
+    assert when(summed, ("sched/work_offcpu_ns",)) == ""
+    summed = SummedSteps()
+    summed.add(made | {"sched/work_offcpu_ns": np.nan_to_num(made["sched/work_offcpu_ns"])})
+    assert when(summed, ("sched/work_offcpu_ns",))
+
+
 def test_of_the_newest_steps_alone_nobody_knows_a_first_epoch():
     summed = SummedSteps()
     summed.is_whole = False

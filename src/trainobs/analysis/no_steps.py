@@ -23,12 +23,12 @@ def reason(summary: dict[str, Any], where: str = "below") -> str:
     outcome, setup = summary["outcome"], summary["setup"]
     unread = summary["lost"]["files"].keys() - set(summary["lost"]["partly"])
     damaged = sum(Path(file).name.startswith("steps-") for file in unread)
+    if not summary["ranks"]:
+        return "There is no directory rank=0 in it, which holds the steps: copy it, too."
     if damaged:
         return f"{counted(damaged, 'file')} of steps cannot be read; the reason is {where}."
     if summary["lost"]["steps"].get("runlog"):
         return f"Steps were trained and could not be stored; the reason is {where}."
-    if not summary["ranks"]:
-        return "There is no directory rank=0 in it, which holds the steps: copy it, too."
     if outcome is None:
         return (
             "The run is still in its first step, was killed in it or before its first steps were "

@@ -272,7 +272,10 @@ def _read_in_part(run: RunLog) -> Iterator[Path]:
 
 
 def _missing_steps(run: RunLog, rank: RankLog) -> int:
-    """Step numbers that lie where parts are missing; what the last parts had nobody knows."""
+    """Steps of files that are gone: by their numbers, or by how many the run stored as it ended.
+
+    What the last files of a run that was killed had nobody knows.
+    """
     missing, row, before, last = 0, 0, -1, -1
     for file, rows in zip(rank.files[STEPS], rank.files.rows(STEPS), strict=True):
         numbers = rank.step()[row : (row := row + rows)]
@@ -281,7 +284,12 @@ def _missing_steps(run: RunLog, rank: RankLog) -> int:
         if len(steps) and part > before + 1 and is_known:
             missing += max(int(steps[0]) - last - 1, 0)
         before, last = part, int(steps[-1]) if len(steps) else last
-    return missing
+    stored = 0 if run.is_part else _stored_steps(run)
+    return max(missing, stored - int((rank.step() != SETUP).sum()))
+
+
+def _stored_steps(run: RunLog) -> int:
+    return int((run.info.get("summary") or {}).get("stored_steps", 0))
 
 
 def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Path, str]:
@@ -294,7 +302,8 @@ def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Pa
     states = run.info.get("capabilities") or {}
     by_kernel = any(states.get(program) == "on" for program in Coverage.EVERY_PROGRAM)
     gone = [KERNEL] if by_kernel and any(formed) and not _has(rank, KERNEL) else []
-    if not _has(rank, STEPS) and (rank.columns(BATCHES, ("for_step",))["for_step"] >= 0).any():
+    batches = rank.columns(BATCHES, ("for_step",))["for_step"]
+    if not _has(rank, STEPS) and (_stored_steps(run) or (batches >= 0).any()):
         gone.append(STEPS)
     return {part_file(run.path, rank.rank, table, 0): "no such file" for table in gone}
 

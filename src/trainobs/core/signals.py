@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from inspect import getattr_static
 from types import CodeType, FrameType
 
@@ -50,6 +51,18 @@ def pass_on(error: BaseException, frame: FrameType) -> None:
         _thread.interrupt_main(signal.Signals(number))
 
     threading.Thread(target=wait, name="trainobs", daemon=True).start()
+
+
+def stay_interrupted() -> None:
+    """Have the process end by SIGINT after a Ctrl-C that nobody caught, as it does unobserved.
+
+    CPython forgets that Ctrl-C as soon as a string is executed, as what is imported at the end of a
+    run does, and notes any that ends one (`run_eval_code_obj` in Python/pythonrun.c). At a prompt
+    the last Ctrl-C may be long ago.
+    """
+    if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
+        with suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
 
 
 def _runs(frame: FrameType) -> bool:

@@ -66,3 +66,9 @@ class Sink:
 
     def end(self, summary: dict[str, object]) -> None:
         """Flush and close; `summary` holds how the run ended, what was lost and what it cost."""
+
+    def end_disarmed(self, summary: dict[str, object]) -> None:
+        """Instead of `end`, once a fault has disarmed it: tell what was lost, if that is possible.
+
+        What it raises is ignored.
+        """

@@ -33,7 +33,7 @@ from torch.nn import Module
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue.named import may_name_a_phase
 from trainobs.core.errors import TrainobsError, shown
-from trainobs.core.signals import let_signals_through
+from trainobs.core.signals import let_signals_through, stay_interrupted
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
@@ -250,6 +250,7 @@ class Observation:
         """The interpreter says what it told last of, which may be long ago in a notebook."""
         kind = getattr(sys, "last_type", None)
         self._end("interpreter exit" + (f", after {kind.__name__}" if kind else ""))
+        stay_interrupted()
 
     def _end(self, outcome: str) -> None:
         session, self._session = self._session, None

@@ -22,6 +22,7 @@ _LACKING = {
     "requests": "missing from what block devices read and wrote",
     "classes": "whose bytes may be told as those of others",
     "runs": "any number may be too small",
+    "service": "all later steps lack the kernel's counts, and their batches",
 }
 """What numbers lack by each of these."""
 
@@ -36,6 +37,13 @@ _LITTLE = 1_000_000
 def lost(summary: dict[str, Any]) -> list[str]:
     """What the numbers lack, one phrase each; empty if they lack nothing."""
     return [*_steps(summary), *_disk(summary), *_events(summary)]
+
+
+def nothing_lost(summary: dict[str, Any]) -> str:
+    """What is said where nothing is known to be lost: a run that was killed cannot tell of more."""
+    if summary["outcome"] is None:
+        return "nothing up to its newest step; if it was killed, what came after that"
+    return "nothing"
 
 
 def _steps(summary: dict[str, Any]) -> Iterator[str]:
@@ -86,6 +94,8 @@ def missing_files(summary: dict[str, Any]) -> Iterator[str]:
     missing = found["missing_steps"]
     whose = f" of rank {summary['rank']}" if len(summary["ranks"]) > 1 else ""
     what = f": {counted(missing, 'step')}{whose} {'is' if missing == 1 else 'are'} missing"
+    if missing and not any(Path(file).name.startswith("steps-") for file in whole):
+        yield f"files of steps are gone{what}"
     yield from _unread(whole, "cannot be read", what if missing else "")
     yield from _unread(found["partly"], "cannot be read in all columns")
 

@@ -8,7 +8,13 @@ from typing import Any
 from trainobs.analysis.observed import observed_by
 from trainobs.core.text import duration, printable
 from trainobs.report import hot_lookups, loaders, own_counters, rank_rows, sections, tables
-from trainobs.report.losses import lost, missing_files, not_observed, unreadable
+from trainobs.report.losses import (
+    lost,
+    missing_files,
+    not_observed,
+    nothing_lost,
+    unreadable,
+)
 from trainobs.report.rows import paragraph
 from trainobs.report.sections import attached, metric, own_share
 
@@ -57,7 +63,8 @@ def _header(summary: dict[str, Any]) -> Iterator[str]:
     yield from paragraph(steps + what, "  steps      ", " " * 13)
     yield f"  ended      {summary['outcome'] or 'not yet, or it was killed'}"
     yield f"  cost       {_cost(summary)}"
-    for number, line in enumerate([*missing_files(summary), *lost(summary)] or ["nothing"]):
+    losses = [*missing_files(summary), *lost(summary)] or [nothing_lost(summary)]
+    for number, line in enumerate(losses):
         yield f"  {'' if number else 'lost':<10} {line}"
 
 

@@ -57,6 +57,7 @@ class Column:
         words: words in the file for the numbers 0, 1, ... in memory; None for numbers.
         is_new: whether a file is whole without it: older versions did not write it.
         is_any_number: whether other versions may have stored it as another type of number.
+        spoils: whether a file in which it cannot be used is of no use, though it may be missing.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Column:
     words: tuple[str, ...] | None = None
     is_new: bool = False
     is_any_number: bool = False
+    spoils: bool = False
 
 
 Columns = tuple[Column, ...]
@@ -82,7 +84,9 @@ _CELL = tuple(Column(axis, "<i1", words=_words(enum)) for axis, enum in AXES.ite
 
 
 def _metric(name: str, dtype: str) -> Column:
-    return Column(name, dtype, missing=NAN, least=-BOUND, is_new=True, is_any_number=True)
+    column = Column(name, dtype, missing=NAN, least=-BOUND, is_new=True, is_any_number=True)
+    # Steps of which nobody knows how long they took would count in all but the time of the run.
+    return replace(column, spoils=name == "step/duration_ns")
 
 
 _METRICS = tuple(

@@ -88,6 +88,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "summary.losses": (dict,),
     "summary.losses.*": (int,),
     "summary.dropped_steps": (int,),
+    "summary.stored_steps": (int,),
     "summary.lost_steps": (dict,),
     "summary.lost_steps.*": (int,),
     "summary.lost_because": (dict,),

@@ -7,7 +7,7 @@ read. One of these that cannot be used is unknown in its file, and told.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +38,10 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
             table: tuple(column for column in own if not column.is_new)
             for table, own in columns.items()
         }
+        self._spoil = {
+            table: tuple(column for column in own if column.spoils)
+            for table, own in columns.items()
+        }
         self._reasons: dict[str, dict[Path, str | None]] = {}
         self._read: dict[str, set[str]] = {}
         self._wrong: dict[Path, set[str]] = {}
@@ -66,13 +70,14 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
             RunLogError: a file was damaged after it was found readable.
         """
         known, needed = self._reasons.get(table), self._needed[table]
-        wanted = tuple(dict.fromkeys((*needed, *columns))) if known is None else columns or needed
+        looked_at = (*needed, *self._spoil[table], *columns)
+        wanted = tuple(dict.fromkeys(looked_at)) if known is None else columns or needed
         reasons: dict[Path, str | None] = {}
         for file in self._files.get(table, ()) if known is None else self[table]:
             if known is not None:
                 found: parquet.Values | str = parquet.read_values(file, wanted)
             else:
-                found = parquet.values_or_reason(file, wanted)
+                found = self._unless_spoilt(table, parquet.values_or_reason(file, wanted))
                 reasons[file] = found if isinstance(found, str) else None
             if not isinstance(found, str):
                 self._rows[file] = found.rows
@@ -80,6 +85,10 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
                 yield found
         self._reasons.setdefault(table, reasons)
         self._read.setdefault(table, set()).update(column.name for column in wanted)
+
+    def _unless_spoilt(self, table: str, found: parquet.Values | str) -> parquet.Values | str:
+        spoilt = [] if isinstance(found, str) else found.wrong
+        return _unusable(one.name for one in self._spoil[table] if one.name in spoilt) or found
 
     def rows(self, table: str) -> list[int]:
         """Rows of each file that can be read.
@@ -105,14 +114,23 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
             wrong = {*self._wrong.get(file, ()), *wrong_columns(file, rest)}
             if names := [column.name for column in columns if column.name in wrong]:
                 gone = why_unreadable(file, ())  # since it was looked at first
-                yield file, gone or f"with unusable values in {', '.join(names)}"
+                yield file, gone or _unusable(names)
 
     def _look(self, table: str) -> dict[Path, str | None]:
         if table not in self._reasons:
             needed = self._needed[table]
             own = self._files.get(table, ())
-            self._reasons[table] = {file: why_unreadable(file, needed) for file in own}
+            spoil = self._spoil[table]
+            self._reasons[table] = {
+                file: why_unreadable(file, needed) or _unusable(wrong_columns(file, spoil)) or None
+                for file in own
+            }
         return self._reasons[table]
+
+
+def _unusable(names: Iterable[str]) -> str:
+    found = ", ".join(names)
+    return f"with unusable values in {found}" if found else ""
 
 
 def why_unreadable(path: Path, columns: Columns) -> str | None:

@@ -78,7 +78,7 @@ class RunLogSink(Sink):
         self._sealed_steps: list[int] = []
         self._stored = 0
         self._latency: npt.NDArray[np.uint64] | None = None
-        self._failing = False
+        self._failing = self._has_begun = False
 
     def begin(self, info: RunInfo) -> None:
         """Claim the directory, where that was not done before, and write `run.json`.
@@ -95,6 +95,7 @@ class RunLogSink(Sink):
             self._store_run()
         else:
             self._begin_unclaimed()
+        self._has_begun = True
         with suppress(OSError):  # then the end may go unrecorded, as without it
             # Of zeros, a file system that compresses would keep next to nothing.
             replace_file(self._reserve, os.urandom(RESERVE_BYTES))
@@ -161,6 +162,13 @@ class RunLogSink(Sink):
             raise
         self._give_up_reserve()
 
+    def end_disarmed(self, summary: dict[str, object]) -> None:
+        """Say in `run.json` how the run ended, which takes neither pyarrow nor much memory."""
+        if self._has_begun:  # else the directory may be of an earlier run
+            self._summary, self._failing = summary, True
+            self._give_up_reserve()
+            self._store_run()
+
     def _give_up_reserve(self) -> None:
         with suppress(OSError):
             self._reserve.unlink()
@@ -197,12 +205,20 @@ class RunLogSink(Sink):
             "schema": SCHEMA,
             "trainobs": __version__,
             **facts,
-            "summary": self._summary,
+            "summary": self._summary and {**self._summary, **self._stored_steps()},
         }
         text = dumps(document, indent=2).encode()
         if text != self._written_run:
             replace_file(run_file(self._run_dir, self._rank), text)
             self._written_run = text
+
+    def _stored_steps(self) -> dict[str, object]:
+        """Steps in the files of a run that has ended, by which a reader notices that some are gone.
+
+        Not where the disk refuses: then nobody knows them, but which are lost.
+        """
+        steps = sum(self._sealed_steps) + self._part.step_count
+        return {} if self._failing or not self._has_begun else {"stored_steps": steps}
 
     def _store_part(self) -> None:
         if len(self._part) == self._stored:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -58,6 +59,14 @@ class Delivery:
         if is_safe:
             self._unsaved, self._fault = 0, ""
         return is_safe
+
+    def end(self, summary: dict[str, object]) -> None:
+        """End the sink; one that is disarmed may still tell what was lost."""
+        if self._armed:
+            self.call(lambda: self.sink.end(summary))
+            return
+        with suppress(Exception):
+            self.sink.end_disarmed(summary)
 
     def call(self, action: Callable[[], None]) -> bool:
         """Do something with the sink; False if it failed, or the sink is disarmed."""
@@ -214,7 +223,8 @@ class Deliveries:
 
     def close(self, summary: dict[str, object]) -> None:
         """End every sink."""
-        self._each(lambda sink: sink.end(summary))
+        for delivery in self._deliveries:
+            delivery.end(summary)
 
     def _each(self, action: Callable[[Sink], None]) -> None:
         for delivery in self._deliveries:

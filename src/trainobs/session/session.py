@@ -19,7 +19,7 @@ from trainobs.core.coverage import CALLS, FEEDS, SCHEDULER, Coverage
 from trainobs.core.log import logger
 from trainobs.core.now import clocks
 from trainobs.core.records import DATA_IS_NAMED, RunInfo
-from trainobs.core.signals import let_signals_through
+from trainobs.core.signals import let_signals_through, stay_interrupted
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
 from trainobs.host.procfs import has_rings, has_room_for_files
@@ -202,6 +202,7 @@ class Session:
             _surely(partial(self._end, outcome))
         finally:
             _surely(self._forget)
+            stay_interrupted()
 
     def abandon(self) -> None:
         """In a forked child: let go of everything; the parent goes on observing."""

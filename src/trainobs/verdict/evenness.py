@@ -57,7 +57,7 @@ def when(summed: SummedSteps, names: tuple[str, ...]) -> str:
     """
     sample = summed.sample()
     values = np.nansum([sample.columns[name] for name in names], axis=0)
-    if len(values) < 2 * EDGE:
+    if len(values) < 2 * EDGE or _end_early(summed, names):
         return ""
     # What came once may lie outside the sample. It is of no epoch, though in one.
     of_run = once(summed, names)
@@ -66,6 +66,14 @@ def when(summed: SummedSteps, names: tuple[str, ...]) -> str:
     of_run = _changed(summed, names)
     first = _first_epoch(values, sample.epochs) if summed.is_whole else ""
     return first or of_run or _as_epochs_begin(values, sample.epochs) or _rare(summed, values)
+
+
+def _end_early(summed: SummedSteps, names: tuple[str, ...]) -> bool:
+    """Whether many steps do not know a time that others know, as after a service has ended.
+
+    It may have gone on in them.
+    """
+    return any(0 < summed.known_share(name) < 1 - LITTLE for name in names)
 
 
 class UnevenTime(NamedTuple):
@@ -154,6 +162,8 @@ def once(summed: SummedSteps, names: tuple[str, ...]) -> str:
         summed: the steps.
         names: times, which are added up.
     """
+    if _end_early(summed, names):
+        return ""
     steps, values = _course(summed, names)
     times, ends = steps * values, np.cumsum(steps)
     at = int(times.argmax())

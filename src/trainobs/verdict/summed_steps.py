@@ -164,6 +164,12 @@ class SummedSteps:
         named = {name: total / len(self) for name, total in self._named.items()}
         return named | dict(zip(names.INPUTS, mean.tolist(), strict=True))
 
+    def known_share(self, name: str) -> float:
+        """Share of the steps that know a metric; 1 for what is 0 where nobody tells, see `mean`."""
+        index = _INDEX[name]
+        known = float(np.array(self._known)[:, index].sum())
+        return 1.0 if index in _ALL_STEPS else known / max(1, len(self))
+
     def course(self, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
         """How a metric went: of each block its steps, and the value per step (0 for unknown)."""
         steps = np.array(self._steps)
