@@ -299,10 +299,10 @@ def test_a_killed_process_with_workers_goes_on_bit_equal(tmp_path):
     assert found == expected
 
 
-def a_state() -> dict[str, Any]:
+def a_state(taken: int = 6) -> dict[str, Any]:
     packed = pack(shuffled(), profile(0.9), window=4)
     batches = iter(packed)
-    for _ in range(6):
+    for _ in range(taken):
         next(batches)
     return packed.state_dict()
 
@@ -340,11 +340,33 @@ def test_what_is_no_state_is_refused():
             pack(shuffled(), profile(0.9), window=4).load_state_dict(state)
 
 
-def test_another_order_of_inputs_is_noticed():
+@pytest.mark.parametrize("taken", [4, 6, 7], ids=["window ended", "within", "before its last"])
+def test_another_order_of_inputs_is_noticed(taken):
     packed = pack(DataLoader(Inputs(70, first=3), 4, collate_fn=collate), profile(0.9), window=4)
-    packed.load_state_dict(a_state())
+    packed.load_state_dict(a_state(taken))
     with pytest.raises(FAEError, match="other inputs in window 1 of epoch 0"):
         next(iter(packed))
+
+
+class Held:
+    """Holds a loader, whose generator nobody sees."""
+
+    def __init__(self) -> None:
+        self.loader = drawn()
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+def test_a_held_loader_with_a_generator_is_refused_and_no_input_lost():
+    packed = pack(Held(), profile(0.9), window=4)
+    list(packed)
+    _, states = all_and_states(packed, epochs=1)
+    for taken in (1, 4, 8, 15):
+        packed = pack(Held(), profile(0.9), window=4)
+        packed.load_state_dict(states[taken])
+        with pytest.raises(FAEError, match="other inputs in window . of epoch 1"):
+            next(iter(packed))
 
 
 def test_a_state_of_another_rank_serves_without_its_own_part():

@@ -187,6 +187,8 @@ class PackedLoader:
                         following = error
                     if following is None:
                         within = self._begin_of(place.progress.epoch + 1)
+                    elif isinstance(following, _AgreedWindow):
+                        within = replace(following.place, digest=following.window.digest)
                 self._recent.append(within)
                 yield batch
             if isinstance(following, Exception):
