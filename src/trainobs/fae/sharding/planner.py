@@ -17,7 +17,7 @@ from trainobs.core.log import logger
 from trainobs.core.text import size
 from trainobs.fae.kjt.bitmap import bitmap_bytes
 from trainobs.fae.profile.arguments import check_profile, told_bytes
-from trainobs.fae.profile.model_tables import optimizers_in, some_of, trained_row_bytes
+from trainobs.fae.profile.model_tables import optimizers_in, trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.mode import Mode, check_mode
 from trainobs.fae.sharding.torchrec_private import remember_topology
@@ -112,18 +112,6 @@ def needed_bytes(
     if mode == "partitioned":
         return slots + _SLOT_ROW_BYTES * sum(len(table.hot_ids) for table in of_tables)
     return rows + slots
-
-
-def warn_of_unused(profile: FAEProfile, tables: Collection[str]) -> None:
-    """Tell of tables of a collection whose hot rows are not used: each lookup of them is cold."""
-    known = (table for table in profile.tables if table.name in tables)
-    if unused := [t.name for t in known if t.name not in profile.overlaid and len(t.hot_ids)]:
-        logger.warning(
-            "hot rows of %s are not used\n  found: tables that share features and differ in their "
-            "hot rows: a lookup is hot in all tables of its feature or in none\n"
-            "  do:    calibrate these tables together, or give other features other names",
-            some_of(unused),
-        )
 
 
 def warn_of_more(profile: FAEProfile, row_bytes: Mapping[str, int]) -> None:
