@@ -348,27 +348,6 @@ def test_another_order_of_inputs_is_noticed(taken):
         next(iter(packed))
 
 
-class Held:
-    """Holds a loader, whose generator nobody sees."""
-
-    def __init__(self) -> None:
-        self.loader = drawn()
-
-    def __iter__(self):
-        return iter(self.loader)
-
-
-def test_a_held_loader_with_a_generator_is_refused_and_no_input_lost():
-    packed = pack(Held(), profile(0.9), window=4)
-    list(packed)
-    _, states = all_and_states(packed, epochs=1)
-    for taken in (1, 4, 8, 15):
-        packed = pack(Held(), profile(0.9), window=4)
-        packed.load_state_dict(states[taken])
-        with pytest.raises(FAEError, match="other inputs in window . of epoch 1"):
-            next(iter(packed))
-
-
 def test_a_state_of_another_rank_serves_without_its_own_part():
     state = a_state()
     state["of_rank"] = {"rank": 1, "digest": 5, "states": {0: {"read": 3}}, "generator": None}

@@ -12,6 +12,7 @@ from torchrec.distributed.planner.storage_reservations import HeuristicalStorage
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ModuleSharder
 
+from trainobs.core.control_groups import memory_left
 from trainobs.core.errors import FAEError, shown
 from trainobs.core.log import logger
 from trainobs.core.text import size
@@ -152,13 +153,15 @@ def _device_bytes(device: torch.device) -> int:
 
 
 def _host_bytes() -> int | None:
-    """Available memory of the host; None where the kernel does not say."""
+    """Memory that the host has, and that its control groups leave; None where neither is known."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        return None
-    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0][1]) * 1024 if found else None
+        lines = []
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    if (left := memory_left()) is not None:
+        found.append(left)
+    return min(found, default=None)
 
 
 def _no_room(needed_bytes: int, free_bytes: int, where: str) -> None:
