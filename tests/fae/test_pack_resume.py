@@ -356,6 +356,15 @@ def test_a_state_of_another_rank_serves_without_its_own_part():
     assert the_rest(packed, state, epochs=1) == digests[6:]
 
 
+@pytest.mark.parametrize(("make", "is_told"), [(shuffled, False), (drawn, True)])
+def test_a_state_without_the_generator_of_this_rank_is_told(make, is_told, caplog):
+    packed = pack(make(), profile(0.9), window=4)
+    _, states = all_and_states(packed, epochs=1)
+    states[6]["of_rank"]["rank"] = 1
+    packed.load_state_dict(states[6])
+    assert ("goes on with the state of rank 1" in caplog.text) is is_told
+
+
 def test_a_state_is_not_changed_by_going_on():
     packed = pack(drawn(), profile(0.9), window=4)
     batches = iter(packed)
