@@ -10,6 +10,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     DenseTableBatchedEmbeddingBagsCodegen,
     SplitTableBatchedEmbeddingBagsCodegen,
 )
+from tensordict import TensorDict
 from torch import nn
 from torchrec import (
     EmbeddingBagCollection,
@@ -230,3 +231,20 @@ def test_what_a_collection_with_a_forward_of_its_own_looks_up_is_unknown():
     lookups.close()
     assert row["lookup_count"] != row["lookup_count"]
     assert lookups.counts.total("users") == 0
+
+
+def test_lookups_of_a_dict_of_tensors_are_unknown(caplog):
+    tables = [EmbeddingBagConfig(name="t", num_embeddings=9, embedding_dim=4, feature_names=["f"])]
+    model, steps = EmbeddingBagCollection(tables=tables), Steps()
+    bags = [torch.tensor([1, 2]), torch.tensor([3])]
+    ids = torch.nested.nested_tensor(bags, layout=torch.jagged)
+    jagged = KeyedJaggedTensor(["f"], torch.cat(bags), lengths=torch.tensor([2, 1]))
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    for asked in (TensorDict({"f": ids}, batch_size=[2]), jagged):
+        steps.begin()
+        model(asked).values().sum().backward()
+    unknown, known = lookups.rows(steps.closed())
+    lookups.close()
+    assert unknown["lookup_count"] != unknown["lookup_count"]
+    assert (known["lookup_count"], known["bag_count"]) == (3, 2)
+    assert caplog.text.count("found: a TensorDict of ids") == 1

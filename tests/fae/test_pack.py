@@ -114,7 +114,9 @@ def test_a_generator_of_the_loader_decides_its_order():
     assert order(1) == order(1) != order(2)
 
 
-def test_random_numbers_of_the_training_are_left_alone():
+@pytest.mark.parametrize("generator", [None, torch.Generator()], ids=["none", "its own"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_random_numbers_of_the_training_are_left_alone(generator, workers):
     def draw() -> list[float]:
         return [random.random(), float(np.random.rand()), float(torch.rand(()))]
 
@@ -127,7 +129,7 @@ def test_random_numbers_of_the_training_are_left_alone():
     expected = draw()
     seed()
     loader = DataLoader(
-        Inputs(60), 4, shuffle=True, collate_fn=collate, generator=torch.Generator()
+        Inputs(60), 4, True, num_workers=workers, collate_fn=collate, generator=generator
     )
     for _ in pack(loader, profile(0.9), window=5):
         pass

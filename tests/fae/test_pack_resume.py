@@ -299,10 +299,10 @@ def test_a_killed_process_with_workers_goes_on_bit_equal(tmp_path):
     assert found == expected
 
 
-def a_state() -> dict[str, Any]:
+def a_state(taken: int = 6) -> dict[str, Any]:
     packed = pack(shuffled(), profile(0.9), window=4)
     batches = iter(packed)
-    for _ in range(6):
+    for _ in range(taken):
         next(batches)
     return packed.state_dict()
 
@@ -340,9 +340,10 @@ def test_what_is_no_state_is_refused():
             pack(shuffled(), profile(0.9), window=4).load_state_dict(state)
 
 
-def test_another_order_of_inputs_is_noticed():
+@pytest.mark.parametrize("taken", [4, 6, 7], ids=["window ended", "within", "before its last"])
+def test_another_order_of_inputs_is_noticed(taken):
     packed = pack(DataLoader(Inputs(70, first=3), 4, collate_fn=collate), profile(0.9), window=4)
-    packed.load_state_dict(a_state())
+    packed.load_state_dict(a_state(taken))
     with pytest.raises(FAEError, match="other inputs in window 1 of epoch 0"):
         next(iter(packed))
 
@@ -353,6 +354,15 @@ def test_a_state_of_another_rank_serves_without_its_own_part():
     packed = pack(shuffled(), profile(0.9), window=4)
     digests, _ = all_and_states(pack(shuffled(), profile(0.9), window=4), epochs=1)
     assert the_rest(packed, state, epochs=1) == digests[6:]
+
+
+@pytest.mark.parametrize(("make", "is_told"), [(shuffled, False), (drawn, True)])
+def test_a_state_without_the_generator_of_this_rank_is_told(make, is_told, caplog):
+    packed = pack(make(), profile(0.9), window=4)
+    _, states = all_and_states(packed, epochs=1)
+    states[6]["of_rank"]["rank"] = 1
+    packed.load_state_dict(states[6])
+    assert ("goes on with the state of rank 1" in caplog.text) is is_told
 
 
 def test_a_state_is_not_changed_by_going_on():

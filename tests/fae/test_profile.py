@@ -15,9 +15,9 @@ from numpy.testing import assert_array_equal
 from tests.fae.skewed import Batches, matrix, tables
 from trainobs.core.errors import FAEError
 from trainobs.core.quotients import Interval
-from trainobs.fae import FAEProfile, TableProfile, calibrate
+from trainobs.fae import FAEProfile, TableProfile, calibrate, pack
 from trainobs.fae.profile.archive import ArchiveKind, write_archive
-from trainobs.fae.sharding.planner import warn_of_unused
+from trainobs.fae.profile.profile import warn_of_unused
 
 
 def hot(name="t", ids=(1, 3), rows=10, dim=4):
@@ -296,8 +296,9 @@ def test_hot_rows_that_no_batch_can_tell_apart_are_told(caplog):
     merged = FAEProfile(tables, 1000)
     assert merged.overlaid == {"c"}
     assert "left out  a, b, which share features and differ" in merged.summary()
-    warn_of_unused(merged, "abc")
+    pack([], merged)
     assert "hot rows of a, b are not used" in caplog.text
     caplog.clear()
+    warn_of_unused(merged, "abc")  # as the sharder does: it was told
     warn_of_unused(merged, "c")
     assert caplog.records == []

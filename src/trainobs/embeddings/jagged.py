@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.tensor_dict import TensorDict
 
 from trainobs.embeddings import opaque
 from trainobs.embeddings.buffer import CallIds, FeatureCounts, LookupCall, LookupCapture, copy
@@ -36,6 +37,18 @@ class JaggedHook(SiteHook):
             values, lengths = features.values(), features.lengths()
             bags = features.stride_per_key()
             opaque.note("lookup_jagged", handle, values, lengths, features.keys(), bags)
+
+    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
+        if not isinstance(args[0] if args else kwargs.get(self._ids_name), TensorDict):
+            super()._note(args, kwargs, trains)
+            return
+        self._note_unknown(trains)  # to count would take the copy that the collection makes of it
+        self.site.tell(
+            "dict",
+            "trainobs does not know the lookups of %r; the training goes on\n"
+            "  found: a TensorDict of ids\n"
+            "  do:    give it a KeyedJaggedTensor to have them counted",
+        )
 
     def _ids_of(self, asked: Any) -> torch.Tensor | None:
         return asked.values() if isinstance(asked, KeyedJaggedTensor) else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainobs.host.facts import CGROUP, cpu_quota, usable_cpus
+from trainobs.core.control_groups import CGROUP
+from trainobs.host.facts import cpu_quota, usable_cpus
 from trainobs.host.procfs import PROC
 
 MOST = "most_usable_cpu_count"

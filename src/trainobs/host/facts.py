@@ -6,13 +6,10 @@ import os
 import platform
 from pathlib import Path
 
-CGROUP = Path("/sys/fs/cgroup")
+from trainobs.core.control_groups import CGROUP, MEMORY_LIMITS, cgroups, number_in
 
 _FIRST_NAMESPACE = "cgroup:[4026531835]"
 """That of the machine: PROC_CGROUP_INIT_INO in include/linux/proc_ns.h, the same in all kernels."""
-
-_MEMORY_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")
-"""Files of version 2 and 1 of control groups. Beyond `high` pages are taken away at once."""
 
 
 def host_facts(
@@ -80,8 +77,8 @@ def _are_hidden(proc: Path, mount: Path, tgid: int | None) -> bool:
 
 def _memory_limit(proc: Path, mount: Path, tgid: int | None) -> int | None:
     """The tightest limit on the way to the root; one beyond the machine's memory is none."""
-    files = [one / name for one in cgroups(proc, mount, "memory", tgid) for name in _MEMORY_LIMITS]
-    limits = [limit for file in files if (limit := _number(file)) is not None]
+    files = [one / name for one in cgroups(proc, mount, "memory", tgid) for name in MEMORY_LIMITS]
+    limits = [limit for file in files if (limit := number_in(file)) is not None]
     tightest, machine = min(limits, default=None), _memory_bytes()
     return None if tightest is None or (machine and tightest >= machine) else tightest
 
@@ -90,39 +87,6 @@ def cpu_quota(proc: Path, mount: Path, tgid: int | None) -> float | None:
     """CPUs' worth of time that the cgroups of a process allow; None: any. See `host_facts`."""
     quotas = [quota for folder in cgroups(proc, mount, "cpu", tgid) if (quota := _quota(folder))]
     return min(quotas, default=None)
-
-
-def cgroups(proc: Path, mount: Path, controller: str, tgid: int | None = None) -> list[Path]:
-    """Folders of a process's cgroups for a controller, each followed by its parents.
-
-    Without `tgid` they are those of this process.
-
-    Source: Documentation/admin-guide/cgroup-v2.rst; lines of `/proc/self/cgroup` are
-    `id:controllers:path`, with id 0 and no controllers for version 2. A group beyond the root of
-    this process's cgroup namespace is shown from there, as `/../other` (cgroup_namespaces(7)):
-    none of its folders can be seen, for the root is another group.
-    """
-    try:
-        lines = (proc / str(tgid or "self") / "cgroup").read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    folders: list[Path] = []
-    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
-        if controllers and controller not in controllers.split(","):
-            continue
-        if ".." in path.split("/"):
-            continue
-        root = mount / controllers
-        leaf = root / path.lstrip("/")
-        folders += [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(root))]
-    return folders
-
-
-def _number(file: Path) -> int | None:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return None  # no such controller here, or "max"
 
 
 def _quota(folder: Path) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import nan
 from pathlib import Path
 
-from trainobs.host.facts import CGROUP, cgroups
+from trainobs.core.control_groups import CGROUP, cgroups
 from trainobs.host.procfs import PROC, read_bytes
 
 THROTTLED = "sched/throttled_ns"

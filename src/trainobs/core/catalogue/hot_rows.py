@@ -35,7 +35,13 @@ def _ratio(name: str, tells: str, blind: str, chart: str = "") -> Metric:
 
 
 HOT_ROWS: tuple[Metric, ...] = (
-    _sum("lookup_count", "lookups", "Lookups of this rank in tables with hot rows.", _TABLES),
+    _sum(
+        "lookup_count",
+        "lookups",
+        "Lookups of this rank in tables with hot rows; one that several tables serve, as they "
+        "share its feature, counts once.",
+        _TABLES,
+    ),
     _sum("hot_lookup_count", "lookups", "Of these, lookups that hot rows served."),
     _sum(
         "expected_hot_count",

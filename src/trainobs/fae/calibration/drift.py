@@ -88,7 +88,7 @@ def measure(
 def _measured(
     profile: FAEProfile, loader: Iterable[Any], kjt: Any, most: int, confidence: float
 ) -> Served:
-    tables = _tables_of(profile)
+    tables = profile.tables
     hot_ids = _overlaid_ids(profile)
     parts: list[HotLookupCounts] = []
     outside = OutsideIds(limits_of(tables, features_of(tables)))
@@ -133,13 +133,6 @@ def _check_same(profile: FAEProfile, tables: Sequence[ModelTable]) -> None:
                 f"table {table.name!r} with {table.row_count} rows, calibrated with {rows}",
                 "calibrate again with the tables of this model",
             )
-
-
-def _tables_of(profile: FAEProfile) -> list[ModelTable]:
-    return [
-        ModelTable(t.name, t.row_count, t.dim, t.features, 0, t.row_bytes, t.is_sequence)
-        for t in profile.tables
-    ]
 
 
 class Refresh(NamedTuple):

@@ -12,7 +12,7 @@ from trainobs.core.errors import FAEError
 from trainobs.core.log import logger
 from trainobs.core.text import counted
 from trainobs.fae.kjt.inputs import Inputs, joined
-from trainobs.fae.profile.model_tables import ModelTable
+from trainobs.fae.profile.model_tables import OfFeatures
 
 _SURE = 10_000
 """More bad ids than this, and most of those read, and reading ends before the data does."""
@@ -30,7 +30,7 @@ class IdLimit(NamedTuple):
     row_count: int
 
 
-def limits_of(tables: Sequence[ModelTable], features: Sequence[str]) -> list[IdLimit]:
+def limits_of(tables: Sequence[OfFeatures], features: Sequence[str]) -> list[IdLimit]:
     """The limit of each feature."""
     having = ((table for table in tables if feature in table.features) for feature in features)
     least = (min(own, key=lambda table: table.row_count) for own in having)

@@ -15,7 +15,7 @@ from trainobs.fae.calibration.choice import Choice, RowCounts
 from trainobs.fae.calibration.intervals import constant, count_interval, ratio
 from trainobs.fae.calibration.threads import each
 from trainobs.fae.kjt.inputs import Inputs
-from trainobs.fae.profile.model_tables import ModelTable, features_of
+from trainobs.fae.profile.model_tables import ModelTable, OfFeatures, features_of
 from trainobs.fae.profile.predictions import Predictions, TablePrediction
 
 GROUPS_PER_DOUBLING = 4
@@ -45,7 +45,7 @@ class HotLookupCounts(NamedTuple):
 
 
 def served(
-    tables: Sequence[ModelTable], hot_ids: Mapping[str, NDArray[np.int64]], inputs: Inputs
+    tables: Sequence[OfFeatures], hot_ids: Mapping[str, NDArray[np.int64]], inputs: Inputs
 ) -> HotLookupCounts:
     """Which lookups of some inputs hot rows serve, in all tables together.
 
@@ -62,7 +62,7 @@ def served(
 
 
 def _served_of(
-    table: ModelTable, features: Sequence[str], hot_ids: NDArray[np.int64], inputs: Inputs
+    table: OfFeatures, features: Sequence[str], hot_ids: NDArray[np.int64], inputs: Inputs
 ) -> HotLookupCounts:
     """The same of one table."""
     at = [features.index(feature) for feature in table.features]

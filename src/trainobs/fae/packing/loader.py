@@ -35,7 +35,7 @@ from trainobs.fae.packing.window_agreement import (
 from trainobs.fae.packing.window_reader import Progress, WindowSettings
 from trainobs.fae.packing.window_source import WindowSource
 from trainobs.fae.profile.arguments import check_loader, check_profile
-from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.profile.profile import FAEProfile, warn_of_unused
 
 WINDOW_BATCHES = 32
 _REMEMBERED_STEPS = 64
@@ -88,6 +88,7 @@ def pack(
         SettingError: an argument has a bad value.
     """
     _check(loader, profile, batch_size, window, seed, scheduler)
+    warn_of_unused(profile, [table.name for table in profile.tables])
     window = _whole_batches(loader, batch_size, window)
     group = process_group if process_group is not None else _all_ranks()
     finder = KjtFinder([name for table in profile.tables for name in table.features], kjt)
@@ -187,6 +188,8 @@ class PackedLoader:
                         following = error
                     if following is None:
                         within = self._begin_of(place.progress.epoch + 1)
+                    elif isinstance(following, _AgreedWindow):
+                        within = replace(following.place, digest=following.window.digest)
                 self._recent.append(within)
                 yield batch
             if isinstance(following, Exception):

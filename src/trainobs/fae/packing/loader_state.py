@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from trainobs.core.errors import FAEError
+from trainobs.core.log import logger
 from trainobs.fae.packing.scheduler import Mark
 from trainobs.fae.packing.window import PackedWindow
 from trainobs.fae.packing.window_reader import Progress
@@ -142,7 +143,10 @@ class PackedLoaderState:
     @classmethod
     def _read(cls, state: Mapping[str, Any], rank: int) -> PackedLoaderState:
         own = state["of_rank"]
-        own = own if own["rank"] == rank else {"digest": None, "states": {}, "generator": None}
+        if own["rank"] != rank:
+            if own["generator"] is not None:
+                _tell_of_generator(own["rank"])
+            own = {"digest": None, "states": {}, "generator": None}
         by_worker = {int(key): _count(value) for key, value in state["by_worker"].items()}
         progress = Progress(
             _count(state["epoch"]), _count(state["windows"]), by_worker, dict(own["states"])
@@ -174,6 +178,15 @@ def check_window(place: EpochPosition, digest: int) -> None:
             "resume with the same data set, sampler, seeds and profile; an order that depends on "
             "anything else cannot be repeated",
         )
+
+
+def _tell_of_generator(rank: int) -> None:
+    logger.warning(
+        "trainobs: a packed loader goes on with the state of rank %d, which does not have the "
+        "generator of this rank's loader. If that orders its inputs, and was used in an epoch "
+        "before, some of this epoch are lost and others come twice: load what each rank saved.",
+        rank,
+    )
 
 
 def _check(state: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

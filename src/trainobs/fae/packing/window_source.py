@@ -19,6 +19,7 @@ from trainobs.fae.packing.window_reader import (
     WindowSampler,
     WindowSettings,
     as_it_is,
+    seeded,
 )
 
 
@@ -35,6 +36,7 @@ class WindowSource:
 
     def __init__(self, loader: Iterable[Any], settings: WindowSettings) -> None:
         self._loader = loader
+        self._settings = settings
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._sampler: WindowSampler | None = None
         self._stream: StreamWindows | None = None
@@ -76,11 +78,16 @@ class WindowSource:
             self._sampler.begin(progress.epoch, progress.windows)
         if self._stream is not None:
             self._stream.progress = progress
-        for item in self._inner:
+        for item in self._begun(progress.epoch):
             if isinstance(item, TrainobsError):
                 raise item
             if not isinstance(item, SkippedWindow):
                 yield item
+
+    def _begun(self, epoch: int) -> Iterator[Any]:
+        """Begin to read. A loader draws a seed for its workers: not from the training's numbers."""
+        with seeded("workers", self._settings.seed, self._settings.rank, epoch):
+            return iter(self._inner)
 
     def _like(self, loader: DataLoader[Any], settings: WindowSettings) -> DataLoader[Any]:
         """A loader whose workers do what those of `loader` do, and pack."""

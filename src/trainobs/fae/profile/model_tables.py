@@ -83,7 +83,7 @@ def tables_of(tables: Any, optimizer: Any = None) -> tuple[ModelTable, ...]:
     return tuple(found)
 
 
-def features_of(tables: Iterable[ModelTable]) -> tuple[str, ...]:
+def features_of(tables: Iterable[OfFeatures]) -> tuple[str, ...]:
     """Every feature that looks up one of the tables, once."""
     return tuple(dict.fromkeys(feature for table in tables for feature in table.features))
 
@@ -142,20 +142,23 @@ def _table(config: Any, optimizer: Any, is_positional: bool) -> ModelTable:
     )
 
 
-class _OfFeatures(Protocol):
+class OfFeatures(Protocol):
     """A `ModelTable`, or a table of a profile."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Of the table."""
 
     @property
-    def features(self) -> tuple[str, ...]: ...
+    def features(self) -> tuple[str, ...]:
+        """That look it up."""
 
     @property
-    def row_count(self) -> int: ...
+    def row_count(self) -> int:
+        """Of the whole table."""
 
 
-T = TypeVar("T", bound=_OfFeatures)
+T = TypeVar("T", bound=OfFeatures)
 
 
 def sharing(tables: Sequence[T]) -> list[list[T]]:
@@ -169,7 +172,7 @@ def sharing(tables: Sequence[T]) -> list[list[T]]:
     return sorted(groups, key=lambda group: tables.index(group[0]))
 
 
-def left_out(tables: Sequence[_OfFeatures]) -> list[str]:
+def left_out(tables: Sequence[OfFeatures]) -> list[str]:
     """Names of tables that share a feature and differ in their number of rows: none may be hot.
 
     A lookup of that feature is hot in all of them or in none, and FBGEMM takes an id outside of the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.core.errors import FAEError, a_type, shown
+from trainobs.core.log import logger
+from trainobs.core.once import Once
 from trainobs.core.text import quantity, size
 from trainobs.fae.profile.archive import ArchiveKind, check_is, read_archive, write_archive
 from trainobs.fae.profile.model_tables import sharing, some_of
@@ -29,6 +31,7 @@ _KIND = ArchiveKind(
 _OTHER_MODEL = "calibrate again with the tables of this model"
 _FACTS = ("name", "row_count", "dim", "features", "row_bytes", "is_sequence", "is_positional")
 _ROWS_TO_GIVE = "give row numbers as int64, ascending, each once (np.unique does that)"
+_once = Once()
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,3 +315,21 @@ class FAEProfile:
 
     def _refuse(self, found: str) -> None:
         raise FAEError("the FAE profile was not made for this model", found, _OTHER_MODEL)
+
+
+def warn_of_unused(profile: FAEProfile, tables: Collection[str]) -> None:
+    """Tell of tables whose hot rows are not used, as each lookup of them is cold: once of each.
+
+    Args:
+        profile: which rows are hot.
+        tables: of which to tell.
+    """
+    known = (table for table in profile.tables if table.name in tables)
+    unused = [t.name for t in known if t.name not in profile.overlaid and len(t.hot_ids)]
+    if unused and _once.first((profile.fingerprint, *unused)):
+        logger.warning(
+            "hot rows of %s are not used\n  found: tables that share features and differ in their "
+            "hot rows: a lookup is hot in all tables of its feature or in none\n"
+            "  do:    calibrate these tables together, or give other features other names",
+            some_of(unused),
+        )

@@ -25,21 +25,19 @@ class StepBytes(NamedTuple):
     A rank sends all but its own part of them.
 
     Attributes:
-        stock: of TorchRec's sharder under a table_wise plan.
+        stock: of TorchRec's sharder under a table_wise plan, and with each hot row on one rank.
         overlay: with the hot rows on all ranks.
-        partitioned: with each on one rank; as much as `stock`.
     """
 
     stock: float
     overlay: float
-    partitioned: float
 
     def __str__(self) -> str:
-        ratios = (
-            f"{name} {of_mode / max(self.stock, 1):.2f} times"
-            for name, of_mode in (("overlay", self.overlay), ("partitioned", self.partitioned))
+        ratio = self.overlay / max(self.stock, 1)
+        return (
+            f"overlay {ratio:.2f} times, partitioned 1.00 times the {size(self.stock)} of a "
+            "table_wise step"
         )
-        return f"{', '.join(ratios)} the {size(self.stock)} of a table_wise step"
 
 
 def expected_bytes(
@@ -91,7 +89,7 @@ def expected_bytes(
             count = len(profile.table(config.name).hot_ids)
             rows = sum(_hot_rows(expected, count, n * hot) for n in (1, ranks))
             overlay += share * rows * (config.embedding_dim + 1) * _FLOAT  # each with its number
-    return StepBytes(stock, overlay, stock)
+    return StepBytes(stock, overlay)
 
 
 def _known(ratio: Interval) -> float:

@@ -12,12 +12,13 @@ from torchrec.distributed.planner.storage_reservations import HeuristicalStorage
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ModuleSharder
 
+from trainobs.core.control_groups import memory_left
 from trainobs.core.errors import FAEError, shown
 from trainobs.core.log import logger
 from trainobs.core.text import size
 from trainobs.fae.kjt.bitmap import bitmap_bytes
 from trainobs.fae.profile.arguments import check_profile, told_bytes
-from trainobs.fae.profile.model_tables import optimizers_in, some_of, trained_row_bytes
+from trainobs.fae.profile.model_tables import optimizers_in, trained_row_bytes
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.mode import Mode, check_mode
 from trainobs.fae.sharding.torchrec_private import remember_topology
@@ -114,18 +115,6 @@ def needed_bytes(
     return rows + slots
 
 
-def warn_of_unused(profile: FAEProfile, tables: Collection[str]) -> None:
-    """Tell of tables of a collection whose hot rows are not used: each lookup of them is cold."""
-    known = (table for table in profile.tables if table.name in tables)
-    if unused := [t.name for t in known if t.name not in profile.overlaid and len(t.hot_ids)]:
-        logger.warning(
-            "hot rows of %s are not used\n  found: tables that share features and differ in their "
-            "hot rows: a lookup is hot in all tables of its feature or in none\n"
-            "  do:    calibrate these tables together, or give other features other names",
-            some_of(unused),
-        )
-
-
 def warn_of_more(profile: FAEProfile, row_bytes: Mapping[str, int]) -> None:
     """Tell where hot rows take more than the limit, since they were chosen for less state.
 
@@ -164,13 +153,15 @@ def _device_bytes(device: torch.device) -> int:
 
 
 def _host_bytes() -> int | None:
-    """Available memory of the host; None where the kernel does not say."""
+    """Memory that the host has, and that its control groups leave; None where neither is known."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        return None
-    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0][1]) * 1024 if found else None
+        lines = []
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    if (left := memory_left()) is not None:
+        found.append(left)
+    return min(found, default=None)
 
 
 def _no_room(needed_bytes: int, free_bytes: int, where: str) -> None:

@@ -24,7 +24,7 @@ from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.jagged import with_values
 from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.model_tables import trained_row_bytes
-from trainobs.fae.profile.profile import FAEProfile
+from trainobs.fae.profile.profile import FAEProfile, warn_of_unused
 from trainobs.fae.sharding.batch import FAEContext, SplitBatch
 from trainobs.fae.sharding.bounds import BoundsCheck
 from trainobs.fae.sharding.checks import (
@@ -42,7 +42,7 @@ from trainobs.fae.sharding.mode import Mode
 from trainobs.fae.sharding.overlay import WrittenBackOptimizer
 from trainobs.fae.sharding.parameters import show_in
 from trainobs.fae.sharding.partition import Partition
-from trainobs.fae.sharding.planner import check_room, needed_bytes, warn_of_more, warn_of_unused
+from trainobs.fae.sharding.planner import check_room, needed_bytes, warn_of_more
 from trainobs.fae.sharding.rates import LookupCounts
 from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import FeatureRows, ServedCounts

@@ -95,7 +95,7 @@ class _HotRowSharder:
         self.profile.check(configs)
         assert self._batch_size is not None
         sent = expected_bytes(self.profile, configs, env.world_size, self._batch_size)
-        mode: Mode = "partitioned" if sent.partitioned < sent.overlay else "overlay"
+        mode: Mode = "partitioned" if sent.stock < sent.overlay else "overlay"
         if env.rank == 0:
             logger.info(
                 "trainobs: mode='auto' is %r: of %d ranks, each is expected to send by %s",

@@ -1,0 +1,73 @@
+"""The control groups of a process: where they are, and what memory they leave to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+MEMORY_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")
+"""Files of version 2 and 1 of control groups. Beyond `high` pages are taken away at once."""
+
+_TAKEN = ("memory.current", "memory.usage_in_bytes")
+_OF_FILES = ("inactive_file", "active_file")
+
+
+def cgroups(proc: Path, mount: Path, controller: str, tgid: int | None = None) -> list[Path]:
+    """Folders of a process's cgroups for a controller, each followed by its parents.
+
+    Without `tgid` they are those of this process.
+
+    Source: Documentation/admin-guide/cgroup-v2.rst; lines of `/proc/self/cgroup` are
+    `id:controllers:path`, with id 0 and no controllers for version 2. A group beyond the root of
+    this process's cgroup namespace is shown from there, as `/../other` (cgroup_namespaces(7)):
+    none of its folders can be seen, for the root is another group.
+    """
+    try:
+        lines = (proc / str(tgid or "self") / "cgroup").read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    folders: list[Path] = []
+    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        if controllers and controller not in controllers.split(","):
+            continue
+        if ".." in path.split("/"):
+            continue
+        root = mount / controllers
+        leaf = root / path.lstrip("/")
+        folders += [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(root))]
+    return folders
+
+
+def number_in(file: Path) -> int | None:
+    """What a file of a group says, if it is a number."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None  # no such controller here, or "max"
+
+
+def memory_left(proc: Path = Path("/proc"), mount: Path = CGROUP) -> int | None:
+    """Bytes that this process can take before its groups, or those above, are at their limits.
+
+    Pages of files are given back for that. None where no limit is known.
+    """
+    left = []
+    for folder in cgroups(proc, mount, "memory"):
+        limits, taken = (
+            [found for name in names if (found := number_in(folder / name)) is not None]
+            for names in (MEMORY_LIMITS, _TAKEN)
+        )
+        if limits and taken:
+            left.append(max(0, min(limits) - taken[0] + _file_bytes(folder)))
+    return min(left, default=None)
+
+
+def _file_bytes(folder: Path) -> int:
+    """Pages of files that a group and those below it have; version 1 calls that the total."""
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+        fields = {name: int(count) for name, count in map(str.split, lines)}
+    except (OSError, ValueError):
+        return 0
+    return sum(fields.get(f"total_{name}", fields.get(name, 0)) for name in _OF_FILES)

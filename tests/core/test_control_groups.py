@@ -1,0 +1,52 @@
+"""What memory the control groups of a process leave to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainobs.core.control_groups import memory_left
+
+STAT = "anon 700\nactive_file {}\ninactive_file 20"
+
+
+def groups(root: Path, lines: str, files: dict[str, object]) -> int | None:
+    """What is left to a process in groups with these files."""
+    (root / "proc" / "self").mkdir(parents=True)
+    (root / "proc" / "self" / "cgroup").write_text(lines)
+    for name, text in files.items():
+        path = root / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    return memory_left(root / "proc", root / "cgroup")
+
+
+@pytest.mark.parametrize(("high", "left"), [("max", 220), (900, 120), (100, 0)])
+def test_the_group_with_least_room_on_the_way_to_the_root_decides(tmp_path, high, left):
+    files = {
+        "a/memory.max": 1000,
+        "a/memory.high": high,
+        "a/memory.current": 900,
+        "a/memory.stat": STAT.format(100),
+        "a/b/memory.max": 5000,
+        "a/b/memory.current": 4000,
+        "a/b/memory.stat": STAT.format(0),
+    }
+    assert groups(tmp_path, "0::/a/b\n", files) == left
+
+
+def test_pages_of_files_of_version_1_are_those_of_groups_below_too(tmp_path):
+    files = {
+        "memory/memory.limit_in_bytes": 9223372036854771712,
+        "memory/memory.usage_in_bytes": 5000,
+        "memory/job/memory.limit_in_bytes": 1000,
+        "memory/job/memory.usage_in_bytes": 900,
+        "memory/job/memory.stat": "active_file 1\ntotal_active_file 30\ntotal_inactive_file 4",
+    }
+    assert groups(tmp_path, "4:memory:/job\n3:cpu,cpuacct:/\n", files) == 134
+
+
+@pytest.mark.parametrize("files", [{}, {"memory.max": "max", "memory.current": 5}])
+def test_where_no_limit_is_known_nothing_is_said(tmp_path, files):
+    assert groups(tmp_path, "0::/\n", files) is None
