@@ -20,6 +20,7 @@ from trainobs.analysis.view import RunView
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.records import BATCH_ROW, DATA_IS_NAMED, SETUP, UNKNOWN
 from trainobs.report import brief, io_text, page
+from trainobs.report.pieces import piece
 from trainobs.runlog.reader import RunLog
 
 MB = 1_000_000
@@ -106,6 +107,18 @@ def test_data_that_was_named_is_doubted_where_other_files_alone_are_read(
         assert told in " ".join(text.split())
 
 
+def test_of_parts_of_the_log_nobody_says_that_nothing_of_named_data_was_read(
+    tmp_path: Path,
+) -> None:
+    found = run(tmp_path, reads(Role.MAIN, 3 * MB), settings={DATA_IS_NAMED: True})
+    found.is_part = True
+    assert unnamed_bytes(found, found.rank) is None
+    (kernel,) = tmp_path.rglob("kernel-*.parquet")
+    kernel.write_bytes(kernel.read_bytes()[:-9])
+    found = RunLog.open(tmp_path)
+    assert summarize(found)["unnamed_bytes"] is None
+
+
 def test_a_report_says_that_data_is_unknown_and_what_to_do(tmp_path: Path) -> None:
     summary = summarize(run(tmp_path, reads(Role.THREAD, 3 * MB)))
     told = "threads or processes of the run read 3 MB of files that nobody named; give `data_roots`"
@@ -122,7 +135,7 @@ def test_a_report_says_that_data_is_unknown_and_what_to_do(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("values", [[], [reads(Role.CHILD, 3 * MB)]])
 def test_numbers_of_data_are_unknown_to_programs_and_the_page_too(values, tmp_path: Path) -> None:
-    found = run(tmp_path, *values, reads(Role.MAIN, 1, FileClass.DATA, step=0))
+    found = run(tmp_path, *values, reads(Role.MAIN, 1, FileClass.DATA, step=0), batches=1)
     is_known, summary = not values, summarize(found)
     assert (summary["metrics"]["io/data_read_bytes"]["sum"] is not None) == is_known
     assert summary["metrics"]["step/duration_ns"]["mean"] == 1e7
@@ -130,6 +143,9 @@ def test_numbers_of_data_are_unknown_to_programs_and_the_page_too(values, tmp_pa
     columns = RunView(found).piece("steps/storage/1/0")["columns"]
     shown = columns.get("io/data_read_bytes", [])
     assert any(value is not None for value in shown) == is_known
+    assert (RunView(found).piece("lanes/0")["batches"]["read_bytes"] == [1]) == is_known
+    assert ("data_read_count" in page.render(summary)) == is_known
+    assert ("io/data_read_bytes" in piece(RunView(found), "summary")["doubtful"]) != is_known
 
 
 @pytest.mark.parametrize(("values", "read"), [([], 1), ([reads(Role.CHILD, 3 * MB)], None)])

@@ -157,3 +157,11 @@ def test_ctrl_c_ends_the_process_as_it_does_unobserved(tmp_path, begin):
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGINT, done.stderr
     assert done.stderr.count("KeyboardInterrupt") == 1
+
+
+def test_a_ctrl_c_at_a_prompt_of_the_program_is_not_its_end(tmp_path):
+    prompt = 'code.InteractiveInterpreter().runsource("raise KeyboardInterrupt")\n'
+    words = [sys.executable, "-c", "import code, sys\n" + OBSERVED + prompt, tmp_path / "run"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.stderr.count("KeyboardInterrupt") == 1
+    assert done.returncode == 0

@@ -208,6 +208,9 @@ def test_workers_are_not_those_of_a_validation_that_was_named_first(
         with torch.no_grad():
             for batch in validation:
                 model.look(batch)
+        next(iter(validation))
+        for batch in validation:  # with gradients that nobody uses
+            model.look(batch)
         for batch in training:
             if marks:
                 with obs.step():

@@ -28,6 +28,7 @@ from trainobs.analysis.tables import embeddings
 from trainobs.analysis.unnamed_reads import OF_DATA, data_is_named, unnamed_bytes
 from trainobs.analysis.verdicts import AllSteps
 from trainobs.analysis.would_help import judged
+from trainobs.core.abi import FileClass
 from trainobs.core.catalogue import CATALOGUE, METRICS, STEP_METRICS
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.catalogue.named import metric_of_phase
@@ -106,6 +107,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
     mapped, unnamed = mapped_data(metrics), unnamed_bytes(run, rank)
+    hidden = () if unnamed is None else (FileClass.DATA,)
     if unnamed is not None:
         setup = {name: total for name, total in setup.items() if name not in OF_DATA}
         metrics |= {name: {"unit": metrics[name]["unit"], **_UNKNOWN} for name in OF_DATA}
@@ -126,7 +128,10 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "loader": together(makers, others, facts),
         "embeddings": about_tables,
         "hot_rows": hot_rows(rank, about_tables) if _HOT_ROWS in _probes(run) else None,
-        "latency": {one.name: _distribution(one, buckets) for one in LATENCIES},
+        "latency": {
+            one.name: None if one.file_class in hidden else _distribution(one, buckets)
+            for one in LATENCIES
+        },
         "io": files_read(run, rank),
         "unnamed_bytes": unnamed,
         "data_is_named": data_is_named(run),

@@ -16,6 +16,7 @@ from trainobs.core.records import DATA_IS_NAMED, SETUP
 from trainobs.core.text import size
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import KERNEL
 
 _RIVALS = 0.5
 """Share of what is known to be data, from which on what is not may be most of it."""
@@ -51,7 +52,12 @@ def unnamed_bytes(run: RunLog, rank: RankLog) -> int | None:
         rank: the part of it that is told of.
     """
     named = data_is_named(run)
-    if named and rank.cells()["count"][:, FileClass.DATA].any():
+    if named and (
+        # Of what is not at hand some may have been data.
+        run.is_part
+        or rank.files.unreadable(KERNEL)
+        or rank.cells()["count"][:, FileClass.DATA].any()
+    ):
         return None
     moved = rank.cells([SETUP])["bytes"]
     data = int(moved[[*_READS, Op.MMAP, Op.FAULT_FILL], FileClass.DATA].sum())

@@ -12,6 +12,7 @@ Every piece has a path, by which the page asks a server for it, or finds it in i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,10 @@ class RunView:
         step = self._step[self._firsts(every, number)].tolist()
         return {"step": step, "columns": self._levels(group).chunk(every, number)}
 
+    @cached_property
+    def _is_unknown_of_data(self) -> bool:
+        return unnamed_bytes(self.run, self._rank) is not None
+
     def _firsts(self, every: int, number: int) -> npt.NDArray[np.intp]:
         """First row of each window of a chunk."""
         if every not in levels(len(self._rows)) or number >= chunks(len(self._rows), every):
@@ -258,8 +263,9 @@ class RunView:
     def _levels(self, group: str) -> Levels:
         if group not in self._groups:
             read = self._rank.metrics(self._names[group])
-            if unnamed_bytes(self.run, self._rank) is not None:
-                read |= {name: np.full_like(read[name], np.nan) for name in read.keys() & OF_DATA}
+            of_data = read.keys() & OF_DATA
+            if of_data and self._is_unknown_of_data:
+                read |= {name: np.full_like(read[name], np.nan) for name in of_data}
             self._groups[group] = self._levels_of(read)
         return self._groups[group]
 
@@ -298,6 +304,8 @@ class RunView:
         lasted, wait = (self._levels("parts").columns[name][rows] for name in (STEP, LOADER))
         if self._batches is None:
             self._batches = self._rank.columns(BATCHES, _OF_A_BATCH)
+            if self._is_unknown_of_data:
+                self._batches["read_bytes"] = np.full_like(self._batches["read_bytes"], UNKNOWN)
         batches = self._batches
         asked, for_step = batches["fetch_begin_ns"], batches["for_step"]
         is_own = are_for(rows, self._step, self._start_ns, for_step, asked)

@@ -57,10 +57,13 @@ def stay_interrupted() -> None:
     """Have the process end by SIGINT after a Ctrl-C that nobody caught, as it does unobserved.
 
     CPython forgets that Ctrl-C as soon as a string is executed, as what is imported at the end of a
-    run does, and notes any that ends one (`run_eval_code_obj` in Python/pythonrun.c). At a prompt
-    the last Ctrl-C may be long ago.
+    run does, and notes any that ends one (`run_eval_code_obj` in Python/pythonrun.c). At a prompt,
+    also one that a program offers, the last Ctrl-C may be long ago.
     """
-    if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
+    if getattr(sys, "last_type", None) is not KeyboardInterrupt or hasattr(sys, "ps1"):
+        return
+    where = getattr(sys, "last_traceback", None)
+    if where is not None and where.tb_frame.f_back is None:  # the program's own outermost frame
         with suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")
 

@@ -142,7 +142,7 @@ class Observation:
             clock.by_marks()
             if isinstance(self._watch, UnnamedLoaders):
                 self._watch.marked()
-            session.note_steps("the loop marks its steps")
+            self._steps_found("the loop marks its steps")
         if number is None:
             return self._step
         return CallbackContext(clock.begin_step, step_number(number), clock.end_step, self._fault)
@@ -217,8 +217,7 @@ class Observation:
     def _new_watch(self, session: Session) -> LoaderWatch:
         """What is told of loaders, from which steps are found until `step` marks them."""
         session.clock.by_optimizers()
-        session.clock.fetches.on_first = self._trains_on
-        self._optimizers = OptimizerSteps(session.clock, session.note_steps, self._fault)
+        self._optimizers = OptimizerSteps(session.clock, self._steps_found, self._fault)
         return UnnamedLoaders(self._found, session, self._fault)
 
     def _found(self, loader: Any) -> None:
@@ -235,10 +234,17 @@ class Observation:
                 session.add_data_roots(data_roots_of(loader))
             session.note_workers(workers_of(loader))
 
-    def _trains_on(self, of: object | None) -> None:
-        """The loop trains on a loader, which is not always the one that was named first."""
-        loader = of() if isinstance(of, weakref.ref) else of
-        if self._session is not None and loader is not None:
+    def _steps_found(self, found: str) -> None:
+        """A step is known to go on, for the loader of which it is that the loop trains.
+
+        That is not always the one that was named first, or looked at first.
+        """
+        if self._session is None:
+            return
+        self._session.note_steps(found)
+        led = self._session.clock.fetches.led
+        loader = led() if isinstance(led, weakref.ref) else led
+        if loader is not None:
             self._session.info.settings["loader_workers"] = workers_of(loader)
 
     def _leave_optimizers(self) -> None:

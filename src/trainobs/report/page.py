@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from trainobs.analysis.observed import observed_by
+from trainobs.analysis.unnamed_reads import OF_DATA
 from trainobs.core.text import duration, printable
 from trainobs.report import hot_lookups, loaders, own_counters, rank_rows, sections, tables
 from trainobs.report.losses import (
@@ -95,6 +96,8 @@ def _not_measured(summary: dict[str, Any]) -> Iterator[str]:
     measured = set()
     for name, values in summary["metrics"].items():
         if name.endswith("}"):  # of an embedding table, in a section of their own
+            continue
+        if summary["unnamed_bytes"] is not None and name in OF_DATA:  # measured, and told above
             continue
         room, _, rest = name.partition("/")
         if values["max"] is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainobs.analysis.no_steps import reason
+from trainobs.analysis.unnamed_reads import OF_DATA
 from trainobs.analysis.view import RunView
 from trainobs.report import brief_lines, io_text, verdict_text
 
@@ -15,7 +16,8 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
     Returns:
         What the view gives. A summary also has `no_steps`, why there are none, `no_files`, why
         nothing is told of files, and `unseen`, what was used that is not seen; None where there is
-        no need to. And `said`: see `report.verdict_text.said`.
+        no need to. And `doubtful`: metrics of training data, where that is unknown; `said`: see
+        `report.verdict_text.said`.
 
     Raises:
         RunLogError: the run has no such piece, or a file of it is damaged.
@@ -27,4 +29,5 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
     no_files = io_text.nothing(found)
     unseen = brief_lines.LIBAIO if found["has_libaio"] else None
     why = {"no_steps": no_steps, "no_files": no_files, "unseen": unseen}
-    return {**found, **why, "said": verdict_text.said(found)}
+    doubtful = [] if found["unnamed_bytes"] is None else list(OF_DATA)
+    return {**found, **why, "doubtful": doubtful, "said": verdict_text.said(found)}

@@ -329,7 +329,7 @@ class StepClock(Marker):
         self.epoch = self._epoch_count = 0
         self._read_all = False
         self.supply.ask()
-        self.fetches = FetchSteps(self.fetches.on_first)
+        self.fetches = FetchSteps()
 
     def _mark_first(self) -> None:
         held = self.fetches.marked()

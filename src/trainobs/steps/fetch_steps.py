@@ -7,8 +7,6 @@ back, and become one if it comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from trainobs.core.records import SETUP
 from trainobs.steps.closed_step import ClosedStep
 
@@ -22,26 +20,23 @@ MAX_HELD_NS = 120_000_000_000
 class FetchSteps:
     """Says which fetches end steps, and holds the first of these steps back.
 
-    Args:
-        on_first: told what stands for the loader of the first pass that leads.
-
     Attributes:
         count: steps that were taken from fetches, and will not become one any more.
         took_ns: all that such steps took that are over.
         leader: the pass whose fetches end steps.
+        led: what stands for the loader of that pass, where it is known.
         has_led: whether there was one.
         in_phases: whether a batch was fetched in a pass that began inside of a phase, so that it
             could not lead; a validation is none.
         validated: whether a pass over a loader that was given began inside of a validation.
     """
 
-    def __init__(self, on_first: Callable[[object | None], object] | None = None) -> None:
+    def __init__(self) -> None:
         self.count = 0
         self.took_ns = 0
         self.leader: object | None = None
         self.has_led = self.in_phases = self.validated = False
-        self.on_first = on_first
-        self._led: object | None = None
+        self.led: object | None = None
         self._held: list[ClosedStep] | None = []  # None: it was decided
 
     def lead(self, one: object, *, trains: bool, of: object | None = None) -> bool:
@@ -57,19 +52,17 @@ class FetchSteps:
         """
         if not self.may_lead(trains=trains, of=of):
             return False
-        if not self.has_led and self.on_first is not None:
-            self.on_first(of)
-        self.leader, self._led, self.has_led = one, of, True
+        self.leader, self.led, self.has_led = one, of, True
         return True
 
     def may_lead(self, *, trains: bool, of: object | None = None) -> bool:
         """Whether a pass that asked for its first batch now would lead."""
-        return trains and (self.leader is None or (of is not None and self._led is of))
+        return trains and (self.leader is None or (of is not None and self.led is of))
 
     def follow(self, one: object) -> None:
         """A pass is over; another one may lead."""
         if self.leader is one:
-            self.leader = self._led = None
+            self.leader = self.led = None
 
     def close(self, step: ClosedStep) -> list[ClosedStep]:
         """Take a step that a fetch ended; returns those that are steps for sure, oldest first."""

@@ -162,8 +162,6 @@ def once(summed: SummedSteps, names: tuple[str, ...]) -> str:
         summed: the steps.
         names: times, which are added up.
     """
-    if _end_early(summed, names):
-        return ""
     steps, values = _course(summed, names)
     times, ends = steps * values, np.cumsum(steps)
     at = int(times.argmax())

@@ -56,7 +56,7 @@ function loadersTable(loaders) {
 export function observed(summary, head) {
   const { host = {}, capabilities = {}, settings = {}, loaders } = head.info;
   const off = Object.entries(capabilities ?? {}).filter(([, state]) => state !== "on");
-  const unknown = Object.entries(summary.metrics).filter(([name, row]) => row.max === null && !name.endsWith("}"));
+  const unknown = Object.entries(summary.metrics).filter(([name, row]) => row.max === null && !name.endsWith("}") && !summary.doubtful.includes(name));
   const ended = summary.outcome !== null, lost = summary.lost.steps ?? {};
   const facts = [["host", host?.hostname], ["kernel", host?.kernel], ["CPUs", host?.usable_cpu_count ?? host?.cpu_count], ["observed", `by ${head.observed_by}`],
                  ["processes in the job", head.info.world_size], ["trainobs", head.info.trainobs],
