@@ -63,15 +63,24 @@ static __always_inline void keep_beneath(struct task_state *task, struct inode *
 	keep_class(task->slot, (u64)inode, task->class, task->class_epoch, 0);
 }
 
+/* Whether a fault of a file is handled. The kernel counts one when it is over (mm_account_fault). */
+static __always_inline bool is_in_fault(struct task_state *task)
+{
+	return task->faults == faults_over() + 1;
+}
+
 static __always_inline void count_added(struct task_state *task, struct folio *folio)
 {
 	struct inode *inode = folio_inode(folio);
+	u32 op = call_or_ring_of(task);
 	u64 pages;
 
 	if (!is_regular(inode) || holds_packed(inode))
 		return; /* metadata, kept by the block device; or not a file's pages yet */
 	pages = folio_pages(folio);
-	switch (call_or_ring_of(task)) {
+	if (op == TOBS_READ && is_in_fault(task))
+		op = NO_CALL; /* what is read goes into a mapping, whose pages these are */
+	switch (op) {
 	case TOBS_READ:
 	case TOBS_HINT:
 		task->added_pages += pages; /* counted when the call ends */
@@ -132,14 +141,12 @@ int BPF_PROG(tobs_ra_wait_f)
 }
 
 /* Whether a fault is handled a second time, since it had to wait for its page. Mostly the page is then
- * mapped with those around it, without an event; but where a page is as large as that (64 KiB), not. The
- * kernel counts a fault when it is over (mm_account_fault). */
+ * mapped with those around it, without an event; but where a page is as large as that (64 KiB), not. */
 static __always_inline bool is_same_fault(struct task_state *task)
 {
-	u64 number = faults_over() + 1;
-	bool is_same = task->faults == number;
+	bool is_same = is_in_fault(task);
 
-	task->faults = number;
+	task->faults = faults_over() + 1;
 	return is_same;
 }
 

@@ -36,6 +36,15 @@ def test_the_group_with_least_room_on_the_way_to_the_root_decides(tmp_path, high
     assert groups(tmp_path, "0::/a/b\n", files) == left
 
 
+def test_names_and_inodes_that_the_kernel_can_give_back_are_left(tmp_path):
+    files = {
+        "memory.max": 1000,
+        "memory.current": 990,
+        "memory.stat": "inactive_file 5\nslab_reclaimable 600\nslab_unreclaimable 40\nslab 640",
+    }
+    assert groups(tmp_path, "0::/\n", files) == 615
+
+
 def test_pages_of_files_of_version_1_are_those_of_groups_below_too(tmp_path):
     files = {
         "memory/memory.limit_in_bytes": 9223372036854771712,

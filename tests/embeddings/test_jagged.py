@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch._dynamo
+import tqdm
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
@@ -247,4 +249,23 @@ def test_lookups_of_a_dict_of_tensors_are_unknown(caplog):
     lookups.close()
     assert unknown["lookup_count"] != unknown["lookup_count"]
     assert (known["lookup_count"], known["bag_count"]) == (3, 2)
+    assert caplog.text.count("found: a TensorDict of ids") == 1
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own
+def test_lookups_of_a_dict_of_tensors_in_compiled_code_are_unknown_too(caplog, monkeypatch):
+    monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # a compiler leaves its thread
+    tables = [EmbeddingBagConfig(name="t", num_embeddings=9, embedding_dim=4, feature_names=["f"])]
+    model, steps = EmbeddingBagCollection(tables=tables), Steps()
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(3):
+        steps.begin()
+        ids = torch.nested.nested_tensor_from_jagged(torch.arange(3), torch.tensor([0, 2, 3]))
+        compiled(TensorDict({"f": ids}, batch_size=[2])).values().sum().backward()
+    rows = lookups.rows(steps.closed())
+    lookups.close()
+    assert rows["step"].tolist() == [0, 1, 2]
+    assert (rows["lookup_count"] != rows["lookup_count"]).all()
     assert caplog.text.count("found: a TensorDict of ids") == 1

@@ -107,23 +107,31 @@ def test_what_faults_read_of_a_compressed_file_is_data(
     assert got.bytes(Op.BLOCK_READ, DATA) == got.bytes(Op.BLOCK_READ)
 
 
+@pytest.mark.parametrize(
+    "into", ["memory", pytest.param("a mapping", marks=pytest.mark.needs_program("tobs_fault"))]
+)
 def test_a_compressed_file_is_read_by_way_of_the_page_cache_under_o_direct_too(
-    observed: ObservedKernel, compressed: Path
+    observed: ObservedKernel, compressed: Path, into: str
 ) -> None:
-    path = compressed / "shard"
+    path, mapped = compressed / "shard", compressed / "buffer"
     path.write_bytes(bytes(SIZE))
+    mapped.write_bytes(bytes(SIZE))
     os.sync()
     observed.data(compressed)
 
     def read(path: Path) -> None:
+        evict(mapped)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
-        with mmap.mmap(-1, SIZE) as buffer:
-            assert os.readv(descriptor, [buffer]) == SIZE
+        with mapped.open("rb") as file:
+            number = file.fileno() if into == "a mapping" else -1
+            with mmap.mmap(number, SIZE, mmap.MAP_PRIVATE) as buffer:
+                assert os.readv(descriptor, [buffer]) == SIZE
         os.close(descriptor)
 
     got = counted(observed, path, read)
     assert got.bytes(Op.CACHE_READ, DATA) == got.bytes(Op.CACHE_MISS, DATA) == SIZE
     assert got.count(Op.DIRECT_READ, DATA) == 0
+    assert got.bytes(Op.FAULT_FILL, DATA) == (SIZE if into == "a mapping" else 0)
 
 
 @pytest.mark.parametrize("read", [Path.read_bytes, touch_all])

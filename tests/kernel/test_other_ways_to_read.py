@@ -160,6 +160,35 @@ def test_direct_reads_go_round_the_cache_and_out_of_the_hit_ratio(
     assert math.isnan(got.metric("cache/hit_ratio"))
 
 
+@pytest.mark.needs_program("tobs_fault")
+@pytest.mark.parametrize("flag", [os.O_DIRECT, 0])
+def test_pages_of_a_mapping_that_a_read_fills_are_none_of_the_read(
+    observed: ObservedKernel, place: Path, flag: int
+) -> None:
+    path, buffer = write_file(place / "big", MIB), write_file(place / "buffer", MIB)
+    observed.data(place)
+
+    def attempt() -> Counts:
+        evict(path)
+        evict(buffer)
+        if not flag:
+            path.read_bytes()
+        fd = os.open(path, os.O_RDONLY | flag)
+        with buffer.open("rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE) as mapping:
+            got = observed.during(lambda: os.preadv(fd, [mapping], 0))
+        os.close(fd)
+        assert cached_pages(buffer) == MIB // PAGE
+        return got
+
+    got = observed.undisturbed(attempt, path, buffer)
+    assert got.bytes(Op.READ, DATA, MAIN) == MIB
+    assert got.bytes(Op.DIRECT_READ, DATA, MAIN) == (MIB if flag else 0)
+    assert got.bytes(Op.CACHE_READ, DATA, MAIN) == (0 if flag else MIB)
+    assert got.count(Op.CACHE_MISS, DATA) == 0
+    assert got.bytes(Op.FAULT_FILL, DATA, MAIN) == MIB
+    assert got.bytes(Op.BLOCK_READ, DATA, MAIN) == (2 * MIB if flag else MIB)
+
+
 def test_reads_that_leave_no_page_behind_are_reads_of_the_page_cache(
     observed: ObservedKernel, place: Path
 ) -> None:

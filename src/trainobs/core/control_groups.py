@@ -10,7 +10,8 @@ MEMORY_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")
 """Files of version 2 and 1 of control groups. Beyond `high` pages are taken away at once."""
 
 _TAKEN = ("memory.current", "memory.usage_in_bytes")
-_OF_FILES = ("inactive_file", "active_file")
+_GIVEN_BACK = ("inactive_file", "active_file", "slab_reclaimable")
+"""Of memory.stat: pages of files, and names and inodes; version 1 does not tell of the latter."""
 
 
 def cgroups(proc: Path, mount: Path, controller: str, tgid: int | None = None) -> list[Path]:
@@ -50,7 +51,9 @@ def number_in(file: Path) -> int | None:
 def memory_left(proc: Path = Path("/proc"), mount: Path = CGROUP) -> int | None:
     """Bytes that this process can take before its groups, or those above, are at their limits.
 
-    Pages of files are given back for that. None where no limit is known.
+    As in `MemAvailable`, what the kernel can give back of it is left. None where no limit is known.
+
+    Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
     """
     left = []
     for folder in cgroups(proc, mount, "memory"):
@@ -59,15 +62,15 @@ def memory_left(proc: Path = Path("/proc"), mount: Path = CGROUP) -> int | None:
             for names in (MEMORY_LIMITS, _TAKEN)
         )
         if limits and taken:
-            left.append(max(0, min(limits) - taken[0] + _file_bytes(folder)))
+            left.append(max(0, min(limits) - taken[0] + _reclaimable_bytes(folder)))
     return min(left, default=None)
 
 
-def _file_bytes(folder: Path) -> int:
-    """Pages of files that a group and those below it have; version 1 calls that the total."""
+def _reclaimable_bytes(folder: Path) -> int:
+    """What can be taken from a group and those below it; version 1 calls that the total."""
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
         fields = {name: int(count) for name, count in map(str.split, lines)}
     except (OSError, ValueError):
         return 0
-    return sum(fields.get(f"total_{name}", fields.get(name, 0)) for name in _OF_FILES)
+    return sum(fields.get(f"total_{name}", fields.get(name, 0)) for name in _GIVEN_BACK)

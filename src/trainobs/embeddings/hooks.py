@@ -81,9 +81,9 @@ class SiteHook(DroppedOnCopy):
         """Whether it is on the module."""
         return self._on_module.on
 
-    def lose(self, found: str) -> None:
+    def lose(self, found: str, do: str = "call it outside of that to have them counted") -> None:
         """The lookups of the module are unmeasured from the step that runs on."""
-        self.site.lose(self._buffer.serial(), found, "call it outside of that to have them counted")
+        self.site.lose(self._buffer.serial(), found, do)
 
     def remove(self) -> None:
         """Come off the module."""

@@ -16,6 +16,9 @@ from trainobs.embeddings import opaque
 from trainobs.embeddings.buffer import CallIds, FeatureCounts, LookupCall, LookupCapture, copy
 from trainobs.embeddings.hooks import SiteHook
 
+_DICT = "a TensorDict of ids"
+_GIVE_JAGGED = "give it a KeyedJaggedTensor to have them counted"
+
 
 class JaggedHook(SiteHook):
     """For collections that are asked by a KeyedJaggedTensor.
@@ -37,6 +40,8 @@ class JaggedHook(SiteHook):
             values, lengths = features.values(), features.lengths()
             bags = features.stride_per_key()
             opaque.note("lookup_jagged", handle, values, lengths, features.keys(), bags)
+        elif isinstance(features, TensorDict):
+            opaque.lost(handle, f"{_DICT}, in compiled code", _GIVE_JAGGED)
 
     def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
         if not isinstance(args[0] if args else kwargs.get(self._ids_name), TensorDict):
@@ -46,8 +51,7 @@ class JaggedHook(SiteHook):
         self.site.tell(
             "dict",
             "trainobs does not know the lookups of %r; the training goes on\n"
-            "  found: a TensorDict of ids\n"
-            "  do:    give it a KeyedJaggedTensor to have them counted",
+            f"  found: {_DICT}\n  do:    {_GIVE_JAGGED}",
         )
 
     def _ids_of(self, asked: Any) -> torch.Tensor | None:

@@ -27,7 +27,7 @@ class _Hook(Protocol):
     def note(self, asked: tuple[Any, ...], trains: bool) -> None:
         """`asked` is what was given to `note`."""
 
-    def lose(self, found: str) -> None:
+    def lose(self, found: str, do: str = ...) -> None:
         """What is asked for from now on goes unseen."""
 
 
@@ -85,6 +85,19 @@ def _name(target: Any) -> str:
 
 
 fits: Any = torch.compiler.assume_constant_result(_trainobs_note_fits)  # type: ignore[no-untyped-call]
+
+
+def _trainobs_note_lost(number: int, found: str, do: str) -> None:
+    """No note tells of what is asked for in the graph: its hook is told while the graph is made."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    output: Any = InstructionTranslator.current_tx().output
+    hook = _hooks.get(number)
+    if hook is not None and not output.export:
+        hook.lose(found, do)
+
+
+lost: Any = torch.compiler.assume_constant_result(_trainobs_note_lost)  # type: ignore[no-untyped-call]
 
 
 def note(operator: str, number: int, *asked: Any) -> None:
