@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -319,6 +320,22 @@ def test_of_several_ranks_it_is_said_whose_steps_are_missing(in_parts, capsys):
     assert main(["report", str(path), "--full"]) == 0
     head = capsys.readouterr().out.partition("\n\n")[0]
     assert "lost       2 files of steps cannot be read: 4 steps of rank 0 are missing" in head
+
+
+@pytest.mark.parametrize("steps", [range(2), ()])
+def test_what_rank_0_stored_is_not_missing_from_another(in_parts, steps):
+    """As where the directory of rank 0 was removed: `run.json` stays."""
+    path = in_parts()
+    sink = RunLogSink(path, 1)
+    sink.begin(info(rank=1, world_size=2))
+    if steps:
+        sink.write(batch(steps, step__duration_ns=[1e6] * len(steps)))
+    sink.flush()
+    shutil.rmtree(path / "rank=0")
+    run = RunLog.open(path)
+    assert run.rank.rank == 1
+    lost = summarize(run)["lost"]
+    assert (lost["missing_steps"], lost["files"]) == (0, {})
 
 
 def test_that_all_cells_of_the_kernel_are_gone_is_told(write_run, capsys):

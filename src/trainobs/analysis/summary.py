@@ -284,12 +284,14 @@ def _missing_steps(run: RunLog, rank: RankLog) -> int:
         if len(steps) and part > before + 1 and is_known:
             missing += max(int(steps[0]) - last - 1, 0)
         before, last = part, int(steps[-1]) if len(steps) else last
-    stored = 0 if run.is_part else _stored_steps(run)
+    stored = 0 if run.is_part else _stored_steps(run, rank)
     return max(missing, stored - int((rank.step() != SETUP).sum()))
 
 
-def _stored_steps(run: RunLog) -> int:
-    return int((run.info.get("summary") or {}).get("stored_steps", 0))
+def _stored_steps(run: RunLog, rank: RankLog) -> int:
+    """0 where that is not known, as of a rank that is told of for want of rank 0."""
+    ended = (run.info.get("summary") or {}) if run.info.get("rank", 0) == rank.rank else {}
+    return int(ended.get("stored_steps", 0))
 
 
 def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Path, str]:
@@ -303,7 +305,7 @@ def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Pa
     by_kernel = any(states.get(program) == "on" for program in Coverage.EVERY_PROGRAM)
     gone = [KERNEL] if by_kernel and any(formed) and not _has(rank, KERNEL) else []
     batches = rank.columns(BATCHES, ("for_step",))["for_step"]
-    if not _has(rank, STEPS) and (_stored_steps(run) or (batches >= 0).any()):
+    if not _has(rank, STEPS) and (_stored_steps(run, rank) or (batches >= 0).any()):
         gone.append(STEPS)
     return {part_file(run.path, rank.rank, table, 0): "no such file" for table in gone}
 
