@@ -231,6 +231,9 @@ def in_parts(tmp_path, monkeypatch):
     return write
 
 
+UNREAD = "files of steps are gone or cannot be read"
+
+
 def missing_steps(path, newest_parts=0):
     return summarize(RunLog.open(path, newest_parts))["lost"]["missing_steps"]
 
@@ -241,7 +244,10 @@ def test_missing_steps_are_told_at_the_head(in_parts, capsys):
     (path / "rank=0" / "steps-00000.parquet").unlink()
     assert main(["report", str(path), "--full"]) == 0
     head = capsys.readouterr().out.partition("\n\n")[0]
-    assert "lost       1 file of steps cannot be read: 4 steps are missing" in head
+    assert (
+        f"lost       {UNREAD}: 4 steps are missing\n{' ' * 13}1 file of steps cannot be read"
+        in head
+    )
     assert main(["report", str(path)]) == 0
     assert ": 8 steps in 8 ms, 4 missing, ended: ok" in capsys.readouterr().out.splitlines()[0]
 
@@ -258,7 +264,7 @@ def test_what_the_last_files_had_is_missing_from_a_run_that_ended(in_parts, caps
     if len(gone) < 3:
         assert f"lost       files of steps are gone: {4 * len(gone)} steps are missing" in text
     else:
-        assert "lost       1 file of steps cannot be read: 12 steps are missing" in text
+        assert f"lost       {UNREAD}: 12 steps are missing" in text
 
 
 def test_what_the_last_file_had_is_missing_where_it_cannot_be_read(in_parts, capsys):
@@ -266,6 +272,16 @@ def test_what_the_last_file_had_is_missing_where_it_cannot_be_read(in_parts, cap
     (path / "rank=0" / "steps-00002.parquet").write_bytes(b"")
     assert main(["report", str(path)]) == 0
     assert ": 8 steps in 8 ms, 4 missing, ended: ok" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_what_gone_files_had_is_not_laid_on_one_that_cannot_be_read(in_parts, capsys):
+    path = in_parts()
+    (path / "rank=0" / "steps-00002.parquet").unlink()
+    (path / "rank=0" / "steps-00001.parquet").write_bytes(b"")
+    assert main(["report", str(path), "--full"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  lost       {UNREAD}: 8 steps are missing" in lines
+    assert f"{' ' * 13}1 file of steps cannot be read" in lines
 
 
 @pytest.mark.parametrize("first", [0, 1, 10_001])
@@ -319,7 +335,8 @@ def test_of_several_ranks_it_is_said_whose_steps_are_missing(in_parts, capsys):
         (path / f"rank={rank}" / "steps-00001.parquet").unlink()
     assert main(["report", str(path), "--full"]) == 0
     head = capsys.readouterr().out.partition("\n\n")[0]
-    assert "lost       2 files of steps cannot be read: 4 steps of rank 0 are missing" in head
+    assert f"lost       {UNREAD}: 4 steps of rank 0 are missing" in head
+    assert "2 files of steps cannot be read" in head
 
 
 @pytest.mark.parametrize("steps", [range(2), ()])
