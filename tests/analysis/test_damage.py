@@ -284,6 +284,22 @@ def test_what_gone_files_had_is_not_laid_on_one_that_cannot_be_read(in_parts, ca
     assert f"{' ' * 13}1 file of steps cannot be read" in lines
 
 
+@pytest.mark.parametrize(("stored", "missing"), [(True, 4), (False, None)])
+def test_a_step_is_not_both_lost_and_missing(in_parts, capsys, stored, missing):
+    """Of three numbers that leap over a file that is gone, how many were never stored?"""
+    path = in_parts(parts=4)
+    replace_column(path / "rank=0/steps-00003.parquet", "step", pa.array([15, 16, 17, 18]))
+    (path / "rank=0" / "steps-00002.parquet").unlink()
+    told = {"stored_steps": 16} if stored else {}
+    edit(path, summary={"outcome": "ok", "dropped_steps": 3, **told})
+    assert missing_steps(path) == missing
+    assert main(["report", str(path), "--full"]) == 0
+    head = capsys.readouterr().out.partition("\n\n")[0]
+    assert ("are missing" in head) is stored
+    assert "1 file of steps cannot be read" in head
+    assert "3 steps have no record: the observer was held up" in head
+
+
 @pytest.mark.parametrize("first", [0, 1, 10_001])
 @pytest.mark.parametrize("gone", [1, 2])
 def test_steps_are_missing_only_where_files_are(in_parts, first, gone):

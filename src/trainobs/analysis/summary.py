@@ -79,8 +79,8 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * lost: `events` and step records not counted; of these, steps `dropped` while the observer
           was held up, and what the `kernel` side dropped, by cause; `steps` that a sink dropped,
           and `because` of what; `files` that could not be read, and which of them `partly`;
-          `missing_steps`, where files of this rank are missing; of a run whose end is not
-          recorded, `free_bytes` of the disk that it is on.
+          `missing_steps`, where files of this rank are missing, None if nobody knows how many; of
+          a run whose end is not recorded, `free_bytes` of the disk that it is on.
         * ranks, straggler: see `analysis.ranks.compare`; of the straggler `verdict`, too, the
           sentence on that rank.
 
@@ -271,11 +271,14 @@ def _read_in_part(run: RunLog) -> Iterator[Path]:
         yield from chain.from_iterable(rank.files.values())
 
 
-def _missing_steps(run: RunLog, rank: RankLog) -> int:
-    """Steps of files that are gone: by their numbers, or by how many the run stored as it ended.
+def _missing_steps(run: RunLog, rank: RankLog) -> int | None:
+    """Steps of files that are gone: as many as the run stored and are not there, or by numbers.
 
-    What the last files of a run that was killed had nobody knows.
+    What the last files of a run that was killed had nobody knows. None where numbers leap, too, by
+    steps that were never stored.
     """
+    if not run.is_part and (stored := _stored_steps(run, rank)):
+        return max(stored - int((rank.step() != SETUP).sum()), 0)
     missing, row, before, last = 0, 0, -1, -1
     for file, rows in zip(rank.files[STEPS], rank.files.rows(STEPS), strict=True):
         numbers = rank.step()[row : (row := row + rows)]
@@ -284,8 +287,9 @@ def _missing_steps(run: RunLog, rank: RankLog) -> int:
         if len(steps) and part > before + 1 and is_known:
             missing += max(int(steps[0]) - last - 1, 0)
         before, last = part, int(steps[-1]) if len(steps) else last
-    stored = 0 if run.is_part else _stored_steps(run, rank)
-    return max(missing, stored - int((rank.step() != SETUP).sum()))
+    ended = run.info.get("summary") or {}
+    never_stored = ended.get("dropped_steps") or ended.get("lost_steps", {}).get("runlog")
+    return None if missing and never_stored else missing
 
 
 def _stored_steps(run: RunLog, rank: RankLog) -> int:
