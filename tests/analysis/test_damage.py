@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -230,6 +231,9 @@ def in_parts(tmp_path, monkeypatch):
     return write
 
 
+UNREAD = "files of steps are gone or cannot be read"
+
+
 def missing_steps(path, newest_parts=0):
     return summarize(RunLog.open(path, newest_parts))["lost"]["missing_steps"]
 
@@ -240,7 +244,10 @@ def test_missing_steps_are_told_at_the_head(in_parts, capsys):
     (path / "rank=0" / "steps-00000.parquet").unlink()
     assert main(["report", str(path), "--full"]) == 0
     head = capsys.readouterr().out.partition("\n\n")[0]
-    assert "lost       1 file of steps cannot be read: 4 steps are missing" in head
+    assert (
+        f"lost       {UNREAD}: 4 steps are missing\n{' ' * 13}1 file of steps cannot be read"
+        in head
+    )
     assert main(["report", str(path)]) == 0
     assert ": 8 steps in 8 ms, 4 missing, ended: ok" in capsys.readouterr().out.splitlines()[0]
 
@@ -257,7 +264,7 @@ def test_what_the_last_files_had_is_missing_from_a_run_that_ended(in_parts, caps
     if len(gone) < 3:
         assert f"lost       files of steps are gone: {4 * len(gone)} steps are missing" in text
     else:
-        assert "lost       1 file of steps cannot be read: 12 steps are missing" in text
+        assert f"lost       {UNREAD}: 12 steps are missing" in text
 
 
 def test_what_the_last_file_had_is_missing_where_it_cannot_be_read(in_parts, capsys):
@@ -265,6 +272,32 @@ def test_what_the_last_file_had_is_missing_where_it_cannot_be_read(in_parts, cap
     (path / "rank=0" / "steps-00002.parquet").write_bytes(b"")
     assert main(["report", str(path)]) == 0
     assert ": 8 steps in 8 ms, 4 missing, ended: ok" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_what_gone_files_had_is_not_laid_on_one_that_cannot_be_read(in_parts, capsys):
+    path = in_parts()
+    (path / "rank=0" / "steps-00002.parquet").unlink()
+    (path / "rank=0" / "steps-00001.parquet").write_bytes(b"")
+    assert main(["report", str(path), "--full"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  lost       {UNREAD}: 8 steps are missing" in lines
+    assert f"{' ' * 13}1 file of steps cannot be read" in lines
+
+
+@pytest.mark.parametrize(("stored", "missing"), [(True, 4), (False, None)])
+def test_a_step_is_not_both_lost_and_missing(in_parts, capsys, stored, missing):
+    """Of three numbers that leap over a file that is gone, how many were never stored?"""
+    path = in_parts(parts=4)
+    replace_column(path / "rank=0/steps-00003.parquet", "step", pa.array([15, 16, 17, 18]))
+    (path / "rank=0" / "steps-00002.parquet").unlink()
+    told = {"stored_steps": 16} if stored else {}
+    edit(path, summary={"outcome": "ok", "dropped_steps": 3, **told})
+    assert missing_steps(path) == missing
+    assert main(["report", str(path), "--full"]) == 0
+    head = capsys.readouterr().out.partition("\n\n")[0]
+    assert ("are missing" in head) is stored
+    assert "1 file of steps cannot be read" in head
+    assert "3 steps have no record: the observer was held up" in head
 
 
 @pytest.mark.parametrize("first", [0, 1, 10_001])
@@ -318,7 +351,24 @@ def test_of_several_ranks_it_is_said_whose_steps_are_missing(in_parts, capsys):
         (path / f"rank={rank}" / "steps-00001.parquet").unlink()
     assert main(["report", str(path), "--full"]) == 0
     head = capsys.readouterr().out.partition("\n\n")[0]
-    assert "lost       2 files of steps cannot be read: 4 steps of rank 0 are missing" in head
+    assert f"lost       {UNREAD}: 4 steps of rank 0 are missing" in head
+    assert "2 files of steps cannot be read" in head
+
+
+@pytest.mark.parametrize("steps", [range(2), ()])
+def test_what_rank_0_stored_is_not_missing_from_another(in_parts, steps):
+    """As where the directory of rank 0 was removed: `run.json` stays."""
+    path = in_parts()
+    sink = RunLogSink(path, 1)
+    sink.begin(info(rank=1, world_size=2))
+    if steps:
+        sink.write(batch(steps, step__duration_ns=[1e6] * len(steps)))
+    sink.flush()
+    shutil.rmtree(path / "rank=0")
+    run = RunLog.open(path)
+    assert run.rank.rank == 1
+    lost = summarize(run)["lost"]
+    assert (lost["missing_steps"], lost["files"]) == (0, {})
 
 
 def test_that_all_cells_of_the_kernel_are_gone_is_told(write_run, capsys):

@@ -16,6 +16,7 @@ from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.summary import summarize
 from trainobs.core.text import duration, percent, size
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.writer import SEAL_STEPS
 
 
 def numbers(opened, selector: str) -> dict[str, list[str]]:
@@ -267,6 +268,20 @@ def test_what_the_log_lacks_is_told_apart_from_what_tensorboard_lacks(write_run,
     rows = open_page(run).page.locator("#observed tr")
     assert rows.filter(has_text=of_log).locator("td").text_content() == "3"
     assert rows.filter(has_text=of_curves).locator("td").text_content() == "50"
+
+
+STORED = {"dropped_steps": 7, "stored_steps": SEAL_STEPS + 5}
+
+
+@pytest.mark.parametrize(("end", "told"), [(STORED, str(3 + 7 + SEAL_STEPS)), ({}, "unknown")])
+def test_steps_whose_file_is_gone_are_not_in_the_log(write_run, open_page, end, told):
+    run = write_run(SEAL_STEPS + 5)
+    (run / "rank=0" / "steps-00000.parquet").unlink()
+    lost = {"outcome": "ok", "lost_steps": {"runlog": 3}, **end}
+    file = run / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_bytes()) | {"summary": lost}))
+    row = open_page(run).page.locator("#observed tr", has_text="steps not in the run log")
+    assert row.locator("td").text_content() == told
 
 
 def test_of_loaders_only_what_people_choose_is_told(write_run, open_page):

@@ -17,6 +17,7 @@ from tests.samples import NO_LATENCY, batch, busy_run, info
 from trainobs.core.abi import FIELDS, UNTABLED
 from trainobs.runlog import writer
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.store import store
 from trainobs.runlog.writer import RunLogSink
 
 WRITER = """
@@ -105,6 +106,70 @@ def test_a_disk_that_stays_full_costs_counted_steps_not_memory(disk, monkeypatch
     filler.unlink()
     sink.end({})
     np.testing.assert_array_equal(RunLog.open(small / "run").ranks[0].step(), np.arange(50))
+
+
+def summary_of(run):
+    return RunLog.open(run).info["summary"]
+
+
+def test_the_end_is_told_once_all_steps_are_in_the_files(tmp_path, monkeypatch):
+    """A reader in between would look for steps that are not there yet, and call them gone."""
+    meanwhile = []
+
+    def look(path, table):
+        meanwhile.append(summary_of(tmp_path / "run"))
+        store(path, table)
+        meanwhile.append(summary_of(tmp_path / "run"))
+
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    sink.write(busy_run(20))
+    sink.latency(NO_LATENCY)
+    monkeypatch.setattr(writer, "store", look)
+    sink.end({"outcome": "ok"})
+    assert len(meanwhile) >= 6
+    assert set(meanwhile) == {None}
+    assert summary_of(tmp_path / "run") == {"outcome": "ok", "stored_steps": 20}
+
+
+def test_an_end_that_cannot_store_its_last_steps_claims_none(tmp_path, monkeypatch):
+    def no_room(path, table):
+        raise MemoryError
+
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    sink.write(busy_run(20))
+    sink.flush()
+    sink.write(batch([20]))
+    monkeypatch.setattr(writer, "store", no_room)
+    with pytest.raises(MemoryError):
+        sink.end({"outcome": "ok"})
+    assert summary_of(tmp_path / "run") == {"outcome": "ok"}
+
+
+def test_a_disk_that_is_full_once_all_is_stored_loses_nothing(disk):
+    small = disk("size=256k")
+    sink = RunLogSink(small / "run")
+    sink.begin(info())
+    sink.write(batch([0], io__read_bytes=[7]))
+    sink.flush()
+    with pytest.raises(OSError, match="No space left"):
+        (small / "filler").write_bytes(bytes(512 << 10))
+    sink.end({"outcome": "ok"})
+    assert summary_of(small / "run") == {"outcome": "ok", "stored_steps": 1}
+
+
+def test_an_end_in_a_directory_that_was_removed_can_be_tried_again(tmp_path):
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    sink.write(batch([0], io__read_bytes=[7]))
+    sink.flush()
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(FileNotFoundError):
+        sink.end({"outcome": "ok"})
+    sink.end({"outcome": "ok"})
+    assert len(RunLog.open(tmp_path / "run").ranks[0].step()) == 1
+    assert summary_of(tmp_path / "run") == {"outcome": "ok", "stored_steps": 1}
 
 
 def test_sealed_steps_that_were_removed_are_counted_as_lost(tmp_path, monkeypatch):

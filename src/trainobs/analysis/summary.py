@@ -80,8 +80,8 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * lost: `events` and step records not counted; of these, steps `dropped` while the observer
           was held up, and what the `kernel` side dropped, by cause; `steps` that a sink dropped,
           and `because` of what; `files` that could not be read, and which of them `partly`;
-          `missing_steps`, where files of this rank are missing; of a run whose end is not
-          recorded, `free_bytes` of the disk that it is on.
+          `missing_steps`, where files of this rank are missing, None if nobody knows how many; of
+          a run whose end is not recorded, `free_bytes` of the disk that it is on.
         * ranks, straggler: see `analysis.ranks.compare`; of the straggler `verdict`, too, the
           sentence on that rank.
 
@@ -276,11 +276,14 @@ def _read_in_part(run: RunLog) -> Iterator[Path]:
         yield from chain.from_iterable(rank.files.values())
 
 
-def _missing_steps(run: RunLog, rank: RankLog) -> int:
-    """Steps of files that are gone: by their numbers, or by how many the run stored as it ended.
+def _missing_steps(run: RunLog, rank: RankLog) -> int | None:
+    """Steps of files that are gone: as many as the run stored and are not there, or by numbers.
 
-    What the last files of a run that was killed had nobody knows.
+    What the last files of a run that was killed had nobody knows. None where numbers leap, too, by
+    steps that were never stored.
     """
+    if not run.is_part and (stored := _stored_steps(run, rank)):
+        return max(stored - int((rank.step() != SETUP).sum()), 0)
     missing, row, before, last = 0, 0, -1, -1
     for file, rows in zip(rank.files[STEPS], rank.files.rows(STEPS), strict=True):
         numbers = rank.step()[row : (row := row + rows)]
@@ -289,12 +292,15 @@ def _missing_steps(run: RunLog, rank: RankLog) -> int:
         if len(steps) and part > before + 1 and is_known:
             missing += max(int(steps[0]) - last - 1, 0)
         before, last = part, int(steps[-1]) if len(steps) else last
-    stored = 0 if run.is_part else _stored_steps(run)
-    return max(missing, stored - int((rank.step() != SETUP).sum()))
+    ended = run.info.get("summary") or {}
+    never_stored = ended.get("dropped_steps") or ended.get("lost_steps", {}).get("runlog")
+    return None if missing and never_stored else missing
 
 
-def _stored_steps(run: RunLog) -> int:
-    return int((run.info.get("summary") or {}).get("stored_steps", 0))
+def _stored_steps(run: RunLog, rank: RankLog) -> int:
+    """0 where that is not known, as of a rank that is told of for want of rank 0."""
+    ended = (run.info.get("summary") or {}) if run.info.get("rank", 0) == rank.rank else {}
+    return int(ended.get("stored_steps", 0))
 
 
 def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Path, str]:
@@ -308,7 +314,7 @@ def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Pa
     by_kernel = any(states.get(program) == "on" for program in Coverage.EVERY_PROGRAM)
     gone = [KERNEL] if by_kernel and any(formed) and not _has(rank, KERNEL) else []
     batches = rank.columns(BATCHES, ("for_step",))["for_step"]
-    if not _has(rank, STEPS) and (_stored_steps(run) or (batches >= 0).any()):
+    if not _has(rank, STEPS) and (_stored_steps(run, rank) or (batches >= 0).any()):
         gone.append(STEPS)
     return {part_file(run.path, rank.rank, table, 0): "no such file" for table in gone}
 

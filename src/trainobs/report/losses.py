@@ -87,23 +87,27 @@ def _events(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def missing_files(summary: dict[str, Any]) -> Iterator[str]:
-    """What files cannot be read, and how many steps these held, as far as numbers tell."""
+    """What files are gone or cannot be read, and how many steps all of them held, if known."""
     found = summary["lost"]
     partly = set(found["partly"])
     whole = [file for file in found["files"] if file not in partly]
-    missing = found["missing_steps"]
-    whose = f" of rank {summary['rank']}" if len(summary["ranks"]) > 1 else ""
-    what = f": {counted(missing, 'step')}{whose} {'is' if missing == 1 else 'are'} missing"
-    if missing and not any(Path(file).name.startswith("steps-") for file in whole):
-        yield f"files of steps are gone{what}"
-    yield from _unread(whole, "cannot be read", what if missing else "")
+    if missing := found["missing_steps"]:
+        whose = f" of rank {summary['rank']}" if len(summary["ranks"]) > 1 else ""
+        # A file that cannot be read need not be the only one: the last ones may be gone, unnamed.
+        where = "gone or cannot be read" if any(map(_has_steps, whole)) else "gone"
+        are = "is" if missing == 1 else "are"
+        yield f"files of steps are {where}: {counted(missing, 'step')}{whose} {are} missing"
+    yield from _unread(whole, "cannot be read")
     yield from _unread(found["partly"], "cannot be read in all columns")
 
 
-def _unread(files: Sequence[str], how: str, missing: str = "") -> Iterator[str]:
-    steps = sum(Path(file).name.startswith("steps-") for file in files)
-    if steps:
-        yield f"{counted(steps, 'file')} of steps {how}{missing}"
+def _has_steps(file: str) -> bool:
+    return Path(file).name.startswith("steps-")
+
+
+def _unread(files: Sequence[str], how: str) -> Iterator[str]:
+    if steps := sum(map(_has_steps, files)):
+        yield f"{counted(steps, 'file')} of steps {how}"
     if others := len(files) - steps:
         yield f"{counted(others, 'file')} of other tables {how}"
 

@@ -153,21 +153,28 @@ class RunLogSink(Sink):
         Raises:
             OSError: the disk refused; `end` may be called again.
         """
-        self._summary = summary
         try:
-            self.flush()
-        except OSError:
-            self._give_up_reserve()
-            self._store_run()
+            self.flush()  # first: who reads the end will look for all steps in the files
+        except Exception:
+            self._failing = True  # also where it was no fault of the disk
+            self._store_end(summary)
             raise
-        self._give_up_reserve()
+        self._store_end(summary)
 
     def end_disarmed(self, summary: dict[str, object]) -> None:
         """Say in `run.json` how the run ended, which takes neither pyarrow nor much memory."""
         if self._has_begun:  # else the directory may be of an earlier run
-            self._summary, self._failing = summary, True
-            self._give_up_reserve()
+            self._failing = True
+            self._store_end(summary)
+
+    def _store_end(self, summary: dict[str, object]) -> None:
+        self._summary = summary
+        self._give_up_reserve()
+        try:
             self._store_run()
+        except OSError:
+            self._failing = True  # the directory may be gone: should `end` be called again
+            raise
 
     def _give_up_reserve(self) -> None:
         with suppress(OSError):

@@ -57,11 +57,12 @@ export function observed(summary, head) {
   const { host = {}, capabilities = {}, settings = {}, loaders } = head.info;
   const off = Object.entries(capabilities ?? {}).filter(([, state]) => state !== "on");
   const unknown = Object.entries(summary.metrics).filter(([name, row]) => row.max === null && !name.endsWith("}") && !summary.doubtful.includes(name));
-  const ended = summary.outcome !== null, lost = summary.lost.steps ?? {};
+  const lost = summary.lost.steps ?? {}, { dropped, missing_steps: missing } = summary.lost;
+  const isKnown = summary.outcome !== null && missing !== null;
   const facts = [["host", host?.hostname], ["kernel", host?.kernel], ["CPUs", host?.usable_cpu_count ?? host?.cpu_count], ["observed", `by ${head.observed_by}`],
                  ["processes in the job", head.info.world_size], ["trainobs", head.info.trainobs],
                  ["lost events", summary.lost.events ?? "unknown"],
-                 ["steps not in the run log", ended ? lost.runlog ?? 0 : "unknown"],
+                 ["steps not in the run log", isKnown ? (lost.runlog ?? 0) + dropped + missing : "unknown"],
                  ...(lost.tensorboard ? [["steps not in TensorBoard", lost.tensorboard]] : [])];
   const setup = Object.entries(settings ?? {}).filter(([, value]) => value !== null && typeof value !== "object");
   return section("observed", "How it was observed",
