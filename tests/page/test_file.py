@@ -275,12 +275,11 @@ STORED = {"dropped_steps": 7, "stored_steps": SEAL_STEPS + 5}
 
 @pytest.mark.parametrize(("end", "told"), [(STORED, str(3 + 7 + SEAL_STEPS)), ({}, "unknown")])
 def test_steps_whose_file_is_gone_are_not_in_the_log(write_run, open_page, end, told):
-    run = write_run(SEAL_STEPS + 5)
-    (run / "rank=0" / "steps-00000.parquet").unlink()
+    file = write_run(SEAL_STEPS + 5) / "run.json"
+    (file.parent / "rank=0" / "steps-00000.parquet").unlink()
     lost = {"outcome": "ok", "lost_steps": {"runlog": 3}, **end}
-    file = run / "run.json"
     file.write_text(json.dumps(json.loads(file.read_bytes()) | {"summary": lost}))
-    row = open_page(run).page.locator("#observed tr", has_text="steps not in the run log")
+    row = open_page(file.parent).page.locator("#observed tr", has_text="steps not in the run log")
     assert row.locator("td").text_content() == told
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
-import weakref
 from collections.abc import Iterable
 from contextlib import ExitStack
 from multiprocessing.util import Finalize
@@ -235,16 +234,11 @@ class Observation:
             session.note_workers(workers_of(loader))
 
     def _steps_found(self, found: str) -> None:
-        """A step is known to go on, for the loader of which it is that the loop trains.
-
-        That is not always the one that was named first, or looked at first.
-        """
+        """A step goes on: of a loader that the loop trains on, and not one that it looks at."""
         if self._session is None:
             return
         self._session.note_steps(found)
-        led = self._session.clock.fetches.led
-        loader = led() if isinstance(led, weakref.ref) else led
-        if loader is not None:
+        if (loader := self._session.clock.fetches.loader) is not None:
             self._session.info.settings["loader_workers"] = workers_of(loader)
 
     def _leave_optimizers(self) -> None:

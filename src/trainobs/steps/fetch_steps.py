@@ -7,6 +7,8 @@ back, and become one if it comes.
 
 from __future__ import annotations
 
+import weakref
+
 from trainobs.core.records import SETUP
 from trainobs.steps.closed_step import ClosedStep
 
@@ -24,7 +26,6 @@ class FetchSteps:
         count: steps that were taken from fetches, and will not become one any more.
         took_ns: all that such steps took that are over.
         leader: the pass whose fetches end steps.
-        led: what stands for the loader of that pass, where it is known.
         has_led: whether there was one.
         in_phases: whether a batch was fetched in a pass that began inside of a phase, so that it
             could not lead; a validation is none.
@@ -36,8 +37,13 @@ class FetchSteps:
         self.took_ns = 0
         self.leader: object | None = None
         self.has_led = self.in_phases = self.validated = False
-        self.led: object | None = None
+        self._led: object | None = None
         self._held: list[ClosedStep] | None = []  # None: it was decided
+
+    @property
+    def loader(self) -> object | None:
+        """The loader of the pass that leads, where it is known."""
+        return self._led() if isinstance(self._led, weakref.ref) else self._led
 
     def lead(self, one: object, *, trains: bool, of: object | None = None) -> bool:
         """Whether the fetches of a pass over a loader may end steps.
@@ -52,17 +58,17 @@ class FetchSteps:
         """
         if not self.may_lead(trains=trains, of=of):
             return False
-        self.leader, self.led, self.has_led = one, of, True
+        self.leader, self._led, self.has_led = one, of, True
         return True
 
     def may_lead(self, *, trains: bool, of: object | None = None) -> bool:
         """Whether a pass that asked for its first batch now would lead."""
-        return trains and (self.leader is None or (of is not None and self.led is of))
+        return trains and (self.leader is None or (of is not None and self._led is of))
 
     def follow(self, one: object) -> None:
         """A pass is over; another one may lead."""
         if self.leader is one:
-            self.leader = self.led = None
+            self.leader = self._led = None
 
     def close(self, step: ClosedStep) -> list[ClosedStep]:
         """Take a step that a fetch ended; returns those that are steps for sure, oldest first."""
