@@ -165,7 +165,8 @@ int BPF_PROG(tobs_blk_merge_b, struct request *request)
 }
 
 /* Tells one use of the structure of a request from the next, which may have the same bio, or begin without
- * our being told, as discards do. Where a device keeps no statistics the time is 0. */
+ * our being told, as discards do. Where a device keeps no statistics the time is 0. The bio is read by
+ * helper, which gives a number: half of a pointer is refused. */
 static __always_inline u32 use_of(struct request *request)
 {
 	return (u64)BPF_CORE_READ(request, bio) ^ request->start_time_ns;

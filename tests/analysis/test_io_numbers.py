@@ -28,7 +28,7 @@ def told(
 ) -> dict[str, Any]:
     table = batch([0, 1], cells(2, *values))
     run = RunLog.open(with_files(write(path, table, end=end, capabilities=capabilities), **more))
-    found = files_read(run, run.ranks[0])
+    found = files_read(run, run.ranks[0], None)
     assert found is not None
     return found
 

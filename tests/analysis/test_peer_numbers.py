@@ -35,7 +35,7 @@ def one_rank(
 def found(path: Path, rank: int = 0) -> dict[str, Any]:
     run = RunLog.open(path)
     assert run.unreadable == {}
-    io = files_read(run, run.ranks[rank])
+    io = files_read(run, run.ranks[rank], None)
     assert io is not None
     return io
 

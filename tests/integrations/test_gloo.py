@@ -49,7 +49,7 @@ def sums(tmp_path_factory: pytest.TempPathFactory) -> RunLog:
 
 
 def io_of(run: RunLog, rank: int) -> dict[str, Any]:
-    io = files_read(run, run.ranks[rank])
+    io = files_read(run, run.ranks[rank], None)
     assert io is not None
     return io
 

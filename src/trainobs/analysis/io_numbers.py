@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trainobs.analysis.collectives import collectives_of
 from trainobs.analysis.data_reads import has_libaio
 from trainobs.analysis.peer_numbers import peers_of, peers_unknown
-from trainobs.analysis.unnamed_reads import data_is_named, told_of, unnamed_bytes
+from trainobs.analysis.unnamed_reads import data_is_named, told_of
 from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
 from trainobs.core.coverage import IO_URING
 from trainobs.core.file_rows import SpreadKind
@@ -39,8 +39,13 @@ _STATE = "files"
 _OF_DEVICES = "requests"  # losses that take nothing from what is known of calls
 
 
-def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
+def files_read(run: RunLog, rank: RankLog, unnamed: int | None) -> dict[str, Any] | None:
     """What was read and written of files; None for a run that was not to count that.
+
+    Args:
+        run: the log of a run.
+        rank: the part of it that is told of.
+        unnamed: what `unnamed_bytes` returns of it.
 
     Returns:
         * state: "on", or why nothing is known; then nothing else is there.
@@ -74,7 +79,6 @@ def files_read(run: RunLog, rank: RankLog) -> dict[str, Any] | None:
     unseen = _unseen(run, rank)
     maps = _mapped(rank, table, ~names)
     untimed = np.flatnonzero(rank.cells()["count"][Op.URING_READ].sum(axis=1)).tolist()
-    unnamed = unnamed_bytes(run, rank)
     hidden = set(maps) if unnamed is None else {FileClass.DATA, *maps}
     doubts = _Doubts(set(FileClass) if unseen else hidden, untimed)
     peers = peers_of(run, rank)

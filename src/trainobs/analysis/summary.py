@@ -107,8 +107,9 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
     mapped, unnamed = mapped_data(metrics), unnamed_bytes(run, rank)
-    hidden = () if unnamed is None else (FileClass.DATA,)
+    latencies = {one.name: _distribution(one, buckets) for one in LATENCIES}
     if unnamed is not None:
+        latencies |= {one.name: None for one in LATENCIES if one.file_class is FileClass.DATA}
         setup = {name: total for name, total in setup.items() if name not in OF_DATA}
         metrics |= {name: {"unit": metrics[name]["unit"], **_UNKNOWN} for name in OF_DATA}
     return {
@@ -128,11 +129,8 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "loader": together(makers, others, facts),
         "embeddings": about_tables,
         "hot_rows": hot_rows(rank, about_tables) if _HOT_ROWS in _probes(run) else None,
-        "latency": {
-            one.name: None if one.file_class in hidden else _distribution(one, buckets)
-            for one in LATENCIES
-        },
-        "io": files_read(run, rank),
+        "latency": latencies,
+        "io": files_read(run, rank, unnamed),
         "unnamed_bytes": unnamed,
         "data_is_named": data_is_named(run),
         "mapped_data": mapped,

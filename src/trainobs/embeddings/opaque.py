@@ -63,9 +63,7 @@ def _trainobs_note_fits(number: int) -> bool:
     It runs while the graph is made, and its answer is a constant there. Dynamo leaves the answer in
     the globals of what it compiles, by the name of this function.
     """
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-
-    output: Any = InstructionTranslator.current_tx().output  # has no types before torch 2.6
+    output = _graph()
     if output.export:
         return False
     around = {_name(target) for _, target in output.current_tracer.source_fn_stack}
@@ -76,6 +74,13 @@ def _trainobs_note_fits(number: int) -> bool:
     where = "a transform of torch.func" if in_transform else ", ".join(sorted(around))
     hook.lose(f"it is called in compiled code in {where}, where nothing can be noted")
     return False
+
+
+def _graph() -> Any:
+    """The graph that is being made, as Dynamo keeps it; it has no types before torch 2.6."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    return InstructionTranslator.current_tx().output
 
 
 def _name(target: Any) -> str:
@@ -89,11 +94,8 @@ fits: Any = torch.compiler.assume_constant_result(_trainobs_note_fits)  # type: 
 
 def _trainobs_note_lost(number: int, found: str, do: str) -> None:
     """No note tells of what is asked for in the graph: its hook is told while the graph is made."""
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-
-    output: Any = InstructionTranslator.current_tx().output
     hook = _hooks.get(number)
-    if hook is not None and not output.export:
+    if hook is not None and not _graph().export:
         hook.lose(found, do)
 
 

@@ -250,7 +250,7 @@ class Observation:
         """The interpreter says what it told last of, which may be long ago in a notebook."""
         kind = getattr(sys, "last_type", None)
         self._end("interpreter exit" + (f", after {kind.__name__}" if kind else ""))
-        stay_interrupted()
+        stay_interrupted()  # what tells of the run has imported more
 
     def _end(self, outcome: str) -> None:
         session, self._session = self._session, None

@@ -9,13 +9,7 @@ from trainobs.analysis.observed import observed_by
 from trainobs.analysis.unnamed_reads import OF_DATA
 from trainobs.core.text import duration, printable
 from trainobs.report import hot_lookups, loaders, own_counters, rank_rows, sections, tables
-from trainobs.report.losses import (
-    lost,
-    missing_files,
-    not_observed,
-    nothing_lost,
-    unreadable,
-)
+from trainobs.report.losses import lost, missing_files, not_observed, nothing_lost, unreadable
 from trainobs.report.rows import paragraph
 from trainobs.report.sections import attached, metric, own_share
 
