@@ -143,7 +143,7 @@ def _find(path: Path) -> Path:
     if found := find_run(path):
         return found
     raise RunLogError(
-        failed=f"There is no run to read in {path}.",
+        failed=f"There is no run to read in {path.absolute()}.",
         found=_what_is_there(path),
         do=f"give the directory that holds {names.RUN_FILE}, or one above it",
     )
