@@ -53,7 +53,6 @@ def test_before_linux_6_5_requests_are_known_by_their_bios(
         assert got.bytes(Op.BLOCK_READ, DATA) == sum(rounded(size, BLOCK) for size in PRIMES)
         assert got.bytes(Op.BLOCK_WRITE, DATA) == 50 * PAGE
         assert got.count(Op.BLOCK_WRITE, DATA) == 50
-        assert observed.kernel.losses()["requests"] == 0
     finally:
         observed.stop()
 
