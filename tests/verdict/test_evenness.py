@@ -26,8 +26,12 @@ from trainobs.verdict.verdict import Cause, VerdictKind
     ("when", "waits"),
     [
         (
-            "in about 1 step of 50",
+            "in every 50th step",
             [5000 * MS if step % 50 == 49 else 1 * MS for step in range(500)],
+        ),
+        (
+            "in about 1 step of 50",
+            [5000 * MS if step in (7, 60, 99, 180, 240) else 1 * MS for step in range(250)] * 2,
         ),
         ("since step 300", [1 * MS] * 300 + [200 * MS] * 200),
         ("since step 300", [1 * MS, 3 * MS] * 150 + [150 * MS, 250 * MS] * 100),
@@ -129,8 +133,9 @@ def test_what_came_once_is_told_so_though_no_sample_has_it(steps, at, told):
     [
         ({2: 2600, 4: 2800}, "in steps 2 to 4 alone"),
         ({2: 600, 4: 800}, "mostly in steps 2 to 4"),
-        ({step: 500 for step in range(9, 200, 20)}, "in about 1 step of 20"),
-        ({step: 100 for step in range(9, 200, 20)}, "mostly in about 1 step of 20"),
+        ({step: 500 for step in range(9, 200, 20)}, "in every 20th step"),
+        ({step: 100 for step in range(9, 200, 20)}, "mostly in every 20th step"),
+        ({step: 900 for step in (9, 60, 99, 180)}, "in about 1 step of 50"),
         ({step: 900 * 0.8**step for step in range(13)} | {150: 300}, "mostly in steps 0 to 6"),
         ({step: 900 for step in (60, 63, 70, 71, 180)}, "mostly in steps 60 to 71"),
         ({step: 15 for step in range(100, 200)}, "more since step 100"),

@@ -100,7 +100,7 @@ def in_some_steps(summed: SummedSteps, names: tuple[str, ...], less: tuple[str, 
     values = np.nansum([sample[name] for name in names], axis=0)
     values = np.maximum(0.0, values - np.nansum([sample[name] for name in less], axis=0))
     is_long = _longer(values)
-    period = _period(is_long)
+    period = _period(summed, is_long)
     where = f"in every {_ordinal(period)} step" if period else "in few steps"
     if period is None:
         is_long = values > TIMES * np.median(values)
@@ -118,9 +118,15 @@ def _longer(values: Floats) -> npt.NDArray[np.bool_]:
     return values > max(TIMES * usual, (usual + long) / 2)
 
 
-def _period(is_long: npt.NDArray[np.bool_]) -> int | None:
-    """How many steps there are from one long step to the next, if nearly always as many."""
-    windows = np.split(is_long, range(WINDOW, len(is_long), WINDOW))
+def _period(summed: SummedSteps, is_long: npt.NDArray[np.bool_]) -> int | None:
+    """How many steps there are from one long step to the next, if nearly always as many.
+
+    Args:
+        summed: the steps.
+        is_long: those of the sample, which are all of a short run, and windows of a long one.
+    """
+    window = len(is_long) if len(is_long) == len(summed) else WINDOW
+    windows = np.split(is_long, range(window, len(is_long), window))
     gaps = np.concatenate([np.diff(np.flatnonzero(window)) for window in windows])
     if len(gaps) < ROUNDS:
         return None
@@ -199,7 +205,8 @@ def _rare(summed: SummedSteps, values: Floats) -> str:
     """
     largest = np.sort(values)[::-1]
     needed = int(np.searchsorted(np.cumsum(largest), MOST * values.sum()))
-    at = np.flatnonzero(values >= largest[needed] / 2)
+    is_long = values >= largest[needed] / 2
+    at = np.flatnonzero(is_long)
     count, within = len(at), int(at[-1] - at[0]) + 1
     if count < 2 or count > FEW * len(values):
         return ""
@@ -210,8 +217,11 @@ def _rare(summed: SummedSteps, values: Floats) -> str:
     first, last = _densest(values)
     if last - first < FEW * len(values):
         return f"mostly {_steps(summed, first, last)}" if is_whole else ""
-    share = values[at].sum() / values.sum()
-    return f"{_mostly(share)}in about 1 step of {round(len(values) / count)}"
+    period = _period(summed, is_long)
+    often = f"about 1 step of {round(len(values) / count)}"
+    if period is not None:
+        often = f"every {_ordinal(period)} step"
+    return f"{_mostly(values[at].sum() / values.sum())}in {often}"
 
 
 def _densest(values: Floats) -> tuple[int, int]:
