@@ -48,7 +48,7 @@ MEASURE = (
     *("integrations", "kernel", "service", "session", "verdict"),
 )
 """Folders whose tests hold what was observed against clocks and counters of the same machine. A
-host that takes the CPUs away between the two readings spoils the measurement, so it is made once
+host that takes the CPUs away between the two readings spoils the measurement, so it is made twice
 more, with the jobs of its module. The summary shows which; `--fail-on-flaky` allows none."""
 
 SERVED = ("hooks", "integrations")
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path.parent.name in LAST, item.path.stem != LONGEST))
     for item in items:
         if item.path.parent.name in MEASURE:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=2))
 
 
 def pytest_sessionfinish() -> None:
