@@ -163,14 +163,14 @@ class ObservedKernel:
         for _ in range(8):
             before, begin_ns = (drops(), self.kernel.losses()), time.monotonic_ns()
             result = attempt()
-            ended = not self._unfinished(begin_ns)  # one that does not end may be lost meanwhile
+            ended = not self.unfinished(begin_ns)  # one that does not end may be lost meanwhile
             same = before == (drops(), self.kernel.losses())
             if ended and same and not any(map(reclaimed_pages, paths)):
                 return result
         raise AssertionError("disturbed each time")
 
-    def _unfinished(self, since_ns: int, patience_s: float = 0.5) -> bool:
-        """Whether a block request since a moment does not end."""
+    def unfinished(self, since_ns: int, patience_s: float = 0.5) -> bool:
+        """Whether a block request since a moment does not end, as far as is told."""
         deadline = time.monotonic() + patience_s
         while any(began_ns >= since_ns for began_ns in self.requests_ns()):
             if time.monotonic() > deadline:
