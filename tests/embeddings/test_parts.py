@@ -17,6 +17,7 @@ from tests.embeddings.brute import Steps, same
 from tests.embeddings.test_jagged import bag_collection, make_jagged
 from trainobs.access import AccessCounts
 from trainobs.core.embedding_table import EmbeddingTable
+from trainobs.core.hot_rows import ServedBy
 from trainobs.embeddings import buffer
 from trainobs.embeddings.buffer import CallIds, LookupBuffer, LookupCall, LookupCapture
 from trainobs.embeddings.caches import caches
@@ -31,20 +32,20 @@ from trainobs.steps.clock import StepClock
 ROWS, ROW_BYTES = 100, 16
 
 
-def tally_of(parts, row_count=ROWS, world_size=1, gradient=Gradient.FUSED):
+def tally_of(parts, row_count=ROWS, world_size=1, gradient=Gradient.FUSED, module=None, near=""):
     """A totals of one table whose parts lie there, seen from rank 0."""
     info = EmbeddingTable("t", row_count, 4, ROW_BYTES, "m")
     found = ModelEmbeddings()
-    site = Site(nn.Identity(), SiteKind.EMBEDDING, "m", features={"": [0]})
+    site = Site(module or nn.Identity(), SiteKind.EMBEDDING, "m", features={"": [0]}, near=near)
     found.add(site, [WatchedTable(info, reads(parts, row_count, 0), gradient)])
     return LookupTotals(found, AccessCounts({"t": row_count}), world_size), site
 
 
-def row_of(totals, site, ids, sampled=True):
+def row_of(totals, site, ids, sampled=True, key=""):
     capture = LookupCapture(1, sampled)
     values = np.array(ids, dtype=np.int64)
     copied = CallIds(values, 1, ends=False) if sampled else None
-    capture.calls.append(LookupCall(site, ("",), (len(ids),), len(ids), True, copied))
+    capture.calls.append(LookupCall(site, (key,), (len(ids),), len(ids), True, copied))
     return totals.rows([CapturedStep(0, 0, capture, measured=True)], 0)[0]
 
 
@@ -88,6 +89,26 @@ def test_where_bytes_come_from_when_rows_are_split_takes_the_ids():
     row = row_of(*tally_of(parts), [1, 2, 98, 2], sampled=False)
     assert np.isnan([row["host_bytes"], row["remote_bytes"]]).all()
     assert (row["hbm_bytes"], row["uvm_hit_bytes"], row["uvm_miss_bytes"]) == (0, 0, 0)
+
+
+class OfOwners(nn.Module):
+    """Keeps each fourth row on the device of the rank that has it."""
+
+    def slots_of_key(self, key):
+        return "", np.arange(0, ROWS, 4), ServedBy.OWNER
+
+
+def test_copies_of_rows_are_read_from_the_devices_of_their_ranks():
+    split = [TablePart(rank, "uvm", rank * 48, rank * 52 + 48, ROW_BYTES) for rank in range(2)]
+    totals = tally_of(split, module=OfOwners(), near="hbm")
+    row = row_of(*totals, [0, 1, 12], key="hot")  # rows 0, 4 and 48
+    assert (row["hbm_bytes"], row["uvm_miss_bytes"], row["remote_bytes"]) == (32, 0, 16)
+    row = row_of(*totals, [0, 1, 12], sampled=False, key="hot")
+    assert np.isnan([row["hbm_bytes"], row["remote_bytes"]]).all()
+    for rank, expected in ((0, (48, 0, 0)), (1, (0, 0, 48))):
+        totals = tally_of(whole("uvm", rank), module=OfOwners(), near="hbm")
+        row = row_of(*totals, [0, 1, 12], sampled=False, key="hot")
+        assert (row["hbm_bytes"], row["uvm_miss_bytes"], row["remote_bytes"]) == expected
 
 
 def test_a_grid_of_parts_is_read_cell_by_cell():
@@ -239,7 +260,7 @@ class WithCopies(EmbeddingBagCollection):
 
     def slots_of_key(self, key):
         feature, _, mark = key.partition("#")
-        return (feature, self.ROWS) if mark else None
+        return (feature, self.ROWS, ServedBy.DEVICE) if mark else None
 
 
 def test_lookups_of_copies_count_for_their_rows():

@@ -20,6 +20,7 @@ from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from tests.embeddings.brute import Steps
 from tests.fae.batches import Batch, batches, packed
 from tests.fae.cases import Case, Table, profile_of
 from tests.fae.parity import build, fae_sharder
@@ -28,6 +29,7 @@ from trainobs import observe
 from trainobs.access import AccessCounts
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import CATALOGUE, HOT_ROWS
+from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.fae.kjt.split import SlotMap
 from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
@@ -140,6 +142,40 @@ def test_what_is_logged_is_what_the_batches_say(
     assert set(found["fae/hot_bytes"].to_pylist()) == {hot_bytes}
     assert sum(found["fae/sync_ns"].to_pylist()) > 0  # the tables were read once
     assert "fae/drift_ratio" not in found.column_names  # the rows were given, not calibrated
+
+
+@pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
+def test_bytes_are_those_of_the_ranks_that_read_them(pair: Ranks, mode: str) -> None:
+    kinds = ("mixed", "pure", "mixed", "pure")  # packed: of others nobody knows which are hot
+    for found, true in pair.run(_remote_bytes, replace(CASE, mode=mode, world_size=2, kinds=kinds)):
+        assert found == true
+        assert sum(true) > 0
+
+
+def _remote_bytes(rank: int, case: Case) -> tuple[list[float], list[float]]:
+    """Bytes that the other rank read for this one in each step: as counted, and by hand."""
+    model = build(case, fae_sharder(case, profile_of(case)))
+    steps, slots = Steps(), SlotMap.from_profile(profile_of(case))
+    lookups = ModelLookups(model, lambda: steps.serial, every=1, rank=rank, world_size=2)
+    for kind, kjt in batches(case, rank):
+        steps.begin()
+        model(Batch(packed(kind, kjt, slots)))[0].backward()
+    rows = lookups.rows(steps.closed())
+    lookups.close()
+    of_step = [rows[rows["step"] == step] for step in range(len(case.kinds))]
+    found = [float(table_rows["remote_bytes"].sum()) for table_rows in of_step]
+    assert np.array_equal(rows["host_bytes"] + rows["remote_bytes"], rows["bytes"])
+    true = []
+    for kind, kjt in batches(case, rank):
+        copies = case.mode == "overlay" or (case.mode == "paper" and kind == "pure")
+        read = 0.0
+        for place, table in enumerate(case.tables):
+            ids = ids_of(case, kjt, table)
+            owners = ids >= table.rows // 2 if table.sharding == "row_wise" else place % 2
+            is_remote = (owners != rank) & ~(copies & np.isin(ids, table.hot))
+            read += np.broadcast_to(is_remote, ids.shape).sum() * table.dim * 4
+        true.append(float(read))
+    return found, true
 
 
 @CASES

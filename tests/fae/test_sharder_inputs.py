@@ -73,6 +73,24 @@ def test_a_compiled_model_trains_where_a_rank_has_no_table(pair: Ranks) -> None:
         assert compiled == pytest.approx(eager, rel=ENOUGH)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"mode": "overlay"},
+        {"mode": "paper"},
+        {"mode": "partitioned"},
+        {"sequences": True},
+        {"processed": "features", "weighted": True},
+    ],
+    ids=lambda kind: next(iter(kind.values())),
+)
+def test_a_compiled_model_trains_as_an_eager_one(pair: Ranks, kind: dict[str, object]) -> None:
+    one = _case(2, "row_wise", **kind)
+    one = replace(one, tables=tuple(replace(t, pooling=PoolingType.SUM) for t in one.tables))
+    for compiled, eager in pair.run(_compiled, one, "aot_eager"):
+        assert compiled == pytest.approx(eager, rel=ENOUGH)
+
+
 def test_hot_rows_are_found_by_one_map_however_the_device_is_named(pair: Ranks) -> None:
     one = _case(2, "table_wise", mode="partitioned")
     assert pair.run(_maps, one) == [1, 1]
@@ -104,17 +122,17 @@ def _worst(one: Case, changed: Callable[[KeyedJaggedTensor], KeyedJaggedTensor])
     return max(difference(*(train(one, build(one, s), feed) for s in sharders)).values())
 
 
-def _compiled(rank: int, one: Case) -> tuple[list[float], list[float]]:
+def _compiled(rank: int, one: Case, backend: str = "eager") -> tuple[list[float], list[float]]:
     """Losses of a compiled training, and of one that is not."""
     feed = [Batch(kjt) for _, kjt in batches(one, rank)]
     losses: list[list[float]] = []
     for compiles in (True, False):
         model = build(one, fae_sharder(one, profile_of(one)))
-        forward = torch.compile(model, backend="eager") if compiles else model
+        forward = torch.compile(model, backend=backend) if compiles else model
         losses.append([])
         for batch in feed:
             loss, _ = forward(batch)
             loss.backward()
-            losses[-1].append(float(loss))
+            losses[-1].append(float(loss.detach()))
     torch._dynamo.reset()
     return losses[0], losses[1]

@@ -9,11 +9,23 @@ keys of their own: the feature, `HOT_SUFFIX`, and more.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 ATTRIBUTE = "served_by_hot_rows"
 COLLECTION = "sharded_collection"
 HOT_SUFFIX = "#hot:"
+
+
+class ServedBy(Enum):
+    """Where the lookups of a key of slots are read."""
+
+    DEVICE = "device"
+    """A copy of the rows on the device of the rank that asks."""
+    OWNER = "owner"
+    """A copy on the device of the rank that has the row in its table."""
+    TABLE = "table"
+    """The table, as all others."""
 
 
 class HotTotals(NamedTuple):

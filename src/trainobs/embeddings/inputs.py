@@ -89,7 +89,7 @@ def _slots(call: LookupCall) -> Iterator[_Column]:
     for key, count in zip(call.keys, bags, strict=True):
         lengths = all_lengths[first : first + count]
         end = begin + int(lengths.sum())
-        tables, rows = call.site.served(key)
+        tables, rows, _ = call.site.served(key)
         ids = values[begin:end] if rows is None else rows_of_slots(rows, values[begin:end])
         for table in tables:
             yield _passed_over(call, _Column(table, ids, lengths))

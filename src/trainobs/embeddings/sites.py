@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from trainobs.core.hot_rows import COLLECTION, HOT_SUFFIX
+from trainobs.core.hot_rows import COLLECTION, HOT_SUFFIX, ServedBy
 from trainobs.core.log import logger
 from trainobs.core.once import Once
 from trainobs.embeddings.table import Gradient, WatchedTable
@@ -24,6 +24,20 @@ NEVER = 2**63
 """The serial of no step."""
 
 NEW_RUN = "observe a new run to have them counted"
+
+
+class ServedKey(NamedTuple):
+    """What a key looks up.
+
+    Attributes:
+        tables: as indices into those of the model.
+        rows: the row of each slot, if its values are slots.
+        by: where they are read.
+    """
+
+    tables: list[int]
+    rows: NDArray[np.int64] | None = None
+    by: ServedBy = ServedBy.TABLE
 
 
 class SiteKind(Enum):
@@ -68,9 +82,9 @@ class Site:
     Notes:
         A module may keep copies of rows on its device, and take lookups of them under keys of
         their own, whose values are slots and no rows. It says so by a method
-        `slots_of_key(key: str) -> tuple[str, NDArray[np.int64]] | None`: the feature that the key
-        belongs to, and the row of each slot. The observer's thread asks. Such lookups are read
-        from the device, and belong to the bags of the feature.
+        `slots_of_key(key: str) -> tuple[str, NDArray[np.int64], ServedBy] | None`: the feature
+        that the key belongs to, the row of each slot, and where they are read. The observer's
+        thread asks. Such lookups belong to the bags of the feature.
     """
 
     module: nn.Module
@@ -92,7 +106,7 @@ class Site:
     near: str = ""
     names: list[str] = field(default_factory=list)
     _once: Once = field(default_factory=Once)
-    _served: dict[str, tuple[list[int], NDArray[np.int64] | None]] = field(default_factory=dict)
+    _served: dict[str, ServedKey] = field(default_factory=dict)
 
     @property
     def collection(self) -> nn.Module:
@@ -135,8 +149,8 @@ class Site:
         if self._once.first(what):
             logger.warning(text, self.path or type(self.module).__name__)
 
-    def served(self, key: str) -> tuple[list[int], NDArray[np.int64] | None]:
-        """Tables that a key looks up, and the row of each slot if its values are slots."""
+    def served(self, key: str) -> ServedKey:
+        """What a key looks up."""
         known = self._served.get(key)
         if known is None:
             if len(self._served) >= MAX_KEYS:
@@ -144,17 +158,17 @@ class Site:
             known = self._served[key] = self._find(key)
         return known
 
-    def _find(self, key: str) -> tuple[list[int], NDArray[np.int64] | None]:
+    def _find(self, key: str) -> ServedKey:
         if key in self.features:
-            return self.features[key], None
+            return ServedKey(self.features[key])
         slots_of_key = getattr(self.module, "slots_of_key", None)
         answer = slots_of_key(key) if slots_of_key is not None else None
         if answer is None:
             if slots_of_key is None and key.partition(HOT_SUFFIX)[0] in self.features:
                 self._warn_of_lost()
-            return [], None
-        feature, rows = answer
-        return self.features.get(feature, []), rows
+            return ServedKey([])
+        feature, rows, by = answer
+        return ServedKey(self.features.get(feature, []), rows, by)
 
     def _warn_of_lost(self) -> None:
         """Nothing fails where a stock collection takes a batch that was packed for another one."""

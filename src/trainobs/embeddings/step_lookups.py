@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainobs.core.hot_rows import ServedBy
 from trainobs.core.records import SETUP
 from trainobs.embeddings.buffer import FeatureCounts, LookupCall, LookupCapture, host
-from trainobs.embeddings.sites import Site
+from trainobs.embeddings.sites import ServedKey, Site
 from trainobs.steps.fast_path import untracked
 
 
@@ -30,8 +31,8 @@ class TableIds(NamedTuple):
     """Ids that one table was asked for."""
 
     ids: NDArray[np.integer]
-    near: bool
-    """Whether a copy of the rows served them that lies on this rank's device."""
+    by: ServedBy
+    """Where they were read."""
 
 
 class StepLookups:
@@ -45,6 +46,7 @@ class StepLookups:
         asked: whether it has a row.
         lookups: its lookups; NaN where unknown.
         near: those of them that a copy on this rank's device served.
+        owned: those that a copy on the device of the rank served that has the row.
         bags: its bags; NaN where unknown.
         trains: whether autograd was on.
         ids: those of all calls, of tables of which all calls were sampled.
@@ -57,6 +59,7 @@ class StepLookups:
         self.asked = untracked([False] * table_count)
         self.lookups = untracked([0.0] * table_count)
         self.near = untracked([0.0] * table_count)
+        self.owned = untracked([0.0] * table_count)
         self.bags = untracked([0.0] * table_count)
         self.trains = untracked([False] * table_count)
         self.ids: dict[int, list[TableIds]] = {}
@@ -72,7 +75,7 @@ class StepLookups:
         for table in (*self._unsampled, *self.lost):
             self.ids.pop(table, None)
         for table in self.lost:
-            self.asked[table], self.near[table] = False, 0.0
+            self.asked[table], self.near[table], self.owned[table] = False, 0.0, 0.0
 
     def unmeasured(self, blind: list[int]) -> None:
         """Give a row of NaN to what may have been asked unseen."""
@@ -89,36 +92,31 @@ class StepLookups:
         begin = 0
         for place, key in enumerate(keys):
             count = lookups[place] if lookups is not None else np.nan
-            tables, rows = call.site.served(key)
-            for table in tables:
+            served = call.site.served(key)
+            for table in served.tables:
                 self.asked[table] = True
                 self.trains[table] |= call.trains
                 self.lookups[table] += count
-                if rows is not None:
-                    self.near[table] += count
-                else:
+                if served.by is not ServedBy.TABLE:
+                    copies = self.near if served.by is ServedBy.DEVICE else self.owned
+                    copies[table] += count
+                if served.rows is None:
                     of_key = bags[place] if isinstance(bags, Sequence) else bags
                     self.bags[table] += np.nan if of_key is None else of_key
             if values is None or lookups is None:
-                self._unsampled.update(tables)
+                self._unsampled.update(served.tables)
             else:
                 end = begin + lookups[place] if len(keys) > 1 else len(values)
-                self._keep(call, tables, rows, values[begin:end])
+                self._keep(call, served, values[begin:end])
                 begin = end
 
-    def _keep(
-        self,
-        call: LookupCall,
-        tables: Sequence[int],
-        rows: NDArray[np.int64] | None,
-        ids: NDArray[np.integer],
-    ) -> None:
-        if rows is not None:
-            ids = rows_of_slots(rows, ids)
+    def _keep(self, call: LookupCall, served: ServedKey, ids: NDArray[np.integer]) -> None:
+        if served.rows is not None:
+            ids = rows_of_slots(served.rows, ids)
         elif call.site.passed_over is not None:
             ids = ids[ids != call.site.passed_over]
-        for table in tables:
-            self.ids.setdefault(table, []).append(TableIds(ids, rows is not None))
+        for table in served.tables:
+            self.ids.setdefault(table, []).append(TableIds(ids, served.by))
 
 
 def rows_of_slots(rows: NDArray[np.int64], slots: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from trainobs.access import AccessCounts
 from trainobs.access.input_steps import RowCounts, StepTotals, step_number
 from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
+from trainobs.core.hot_rows import ServedBy
 from trainobs.core.log import logger
 from trainobs.core.once import Once
 from trainobs.embeddings.buffer import CallIds, FeatureCounts, LookupCall
@@ -20,7 +21,7 @@ from trainobs.embeddings.inputs import offer
 from trainobs.embeddings.sample import sample
 from trainobs.embeddings.sites import ModelEmbeddings
 from trainobs.embeddings.step_lookups import CapturedStep, StepLookups, TableIds
-from trainobs.embeddings.table import TIERS, Gradient
+from trainobs.embeddings.table import TIERS, Gradient, WatchedTable
 from trainobs.embeddings.timing import lay_times
 from trainobs.steps.fast_path import untracked
 
@@ -70,6 +71,7 @@ class LookupTotals:
         for site in found.sites:
             if site.near in TIERS:
                 self._near[site.tables, TIERS.index(site.near)] = self._row_bytes[site.tables]
+        self._owned = self._by_owners(self._tiers, np.arange(len(tables)))
 
     def rows(self, steps: Sequence[CapturedStep], epoch: int) -> NDArray[np.void]:
         """One row for each table that was asked, or may have been unseen, in each step.
@@ -92,7 +94,8 @@ class LookupTotals:
         rows["bag_count"] = self._matrix([one.bags for one in asked])[of, tables]
         trains = self._matrix([one.trains for one in asked])[of, tables] > 0
         near = self._matrix([one.near for one in asked])[of, tables]
-        self._derive(rows, trains, near)
+        owned = self._matrix([one.owned for one in asked])[of, tables]
+        self._derive(rows, trains, near, owned)
         missed = [
             self._rates.step(
                 captured.capture if captured.measured else None, np.nan_to_num(one.lookups)
@@ -124,7 +127,7 @@ class LookupTotals:
     def forget_bytes(self, tables: Sequence[int]) -> None:
         """Nobody knows any more how wide rows of some tables are, or where they lie."""
         self._row_bytes[tables] = np.nan
-        self._tiers[tables] = self._near[tables] = np.nan
+        self._tiers[tables] = self._near[tables] = self._owned[tables] = np.nan
 
     def _matrix(self, lines: list[list[float]] | list[list[bool]]) -> NDArray[np.float64]:
         """Numbers of steps and tables; of no steps, too."""
@@ -154,14 +157,20 @@ class LookupTotals:
             )
 
     def _derive(
-        self, rows: NDArray[np.void], trains: NDArray[np.bool_], near: NDArray[np.float64]
+        self,
+        rows: NDArray[np.void],
+        trains: NDArray[np.bool_],
+        near: NDArray[np.float64],
+        owned: NDArray[np.float64],
     ) -> None:
         """What follows from the numbers of lookups alone."""
         tables = rows["table"]
         lookups, row_bytes = rows["lookup_count"], self._row_bytes[tables]
         rows["bytes"] = lookups * row_bytes
-        far = lookups - near
-        self._split(rows, far[:, None] * self._tiers[tables] + near[:, None] * self._near[tables])
+        far = lookups - near - owned
+        amounts = far[:, None] * self._tiers[tables] + near[:, None] * self._near[tables]
+        held = owned[:, None] > 0  # else what is not known of copies would spread to all
+        self._split(rows, amounts + np.where(held, owned[:, None] * self._owned[tables], 0.0))
         trainable = np.array([table.trains for table in self._found.tables], dtype=bool)
         known = ~np.isnan(lookups)
         idle = known & ~(trains & trainable[tables])
@@ -177,6 +186,16 @@ class LookupTotals:
         )
         nothing = idle | (known & (self._others == 0))
         rows["sparse_allreduce_bytes"] = np.where(nothing, 0.0, np.nan)
+
+    def _by_owners(
+        self, amounts: NDArray[np.float64], tables: NDArray[np.int64] | int
+    ) -> NDArray[np.float64]:
+        """Bytes of rows by tier, if copies on the devices of their ranks are read instead."""
+        remote = amounts[..., -1:] * (np.array(TIERS) == "remote")
+        is_near = self._near[tables] > 0
+        local = amounts[..., :-1].sum(axis=-1, keepdims=True)
+        by_tier: NDArray[np.float64] = np.where(is_near, local, remote)
+        return by_tier
 
     def _split(self, rows: NDArray[np.void] | np.void, amounts: NDArray[np.float64]) -> None:
         """Bytes by tier; behind a cache nobody knows hits from misses, without one all miss."""
@@ -202,8 +221,12 @@ class LookupTotals:
         row["sampled"] = True
         row["unique_rows"], row["outside_count"] = len(seen.ids), seen.outside_count
         if not table.reads.uniform:
-            far = sample([one.ids for one in ids if not one.near], table.info.row_count)
-            self._split(row, far.bytes_by_tier(table.reads) + near * self._near[index])
+            far, owned = (
+                _bytes_by_tier([one.ids for one in ids if one.by is by], table)
+                for by in (ServedBy.TABLE, ServedBy.OWNER)
+            )
+            here = near * self._near[index] + self._by_owners(owned, index)
+            self._split(row, far + here)
         if np.isnan(row["gradient_rows"]):
             row["gradient_rows"] = seen.trained_rows(table)
             row["gradient_bytes"] = row["gradient_rows"] * self._row_bytes[index]
@@ -214,6 +237,13 @@ class LookupTotals:
         row["hottest_1pct_count"], row["hottest_10pct_count"] = hottest
         self._counts.add(table.info.name, seen.asked)
         return seen.ids, seen.counts
+
+
+def _bytes_by_tier(ids: list[NDArray[np.integer]], table: WatchedTable) -> NDArray[np.float64]:
+    """Bytes that lookups of a table read from each of `TIERS`."""
+    if not ids:
+        return np.zeros(len(TIERS))
+    return sample(ids, table.info.row_count).bytes_by_tier(table.reads)
 
 
 def _unknown_row() -> NDArray[np.void]:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from operator import add
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS, BaseEmbeddingConfig
 
-from trainobs.core.hot_rows import HOT_SUFFIX, HotTotals
+from trainobs.core.hot_rows import HOT_SUFFIX, HotTotals, ServedBy
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.batch import SplitBatch
 
-FeatureRows = tuple[str, NDArray[np.int64]]
-"""A feature, and the row of each slot of its table."""
+
+class FeatureRows(NamedTuple):
+    """A feature, the row of each slot of its table, and who serves them."""
+
+    feature: str
+    rows: NDArray[np.int64]
+    by: ServedBy
+
 
 _AHEAD = 64  # batches that a pipeline may have on their way
 
@@ -54,7 +61,8 @@ class ServedCounts:
         self._totals = HotTotals()
         self._coming: dict[int, HotTotals] = {}
         self._features: dict[str, tuple[float, float]] = {}  # row bytes, expected ratio
-        self._rows: dict[str, dict[str, FeatureRows]] = {}  # by profile: this one, the one before
+        self._rows: dict[str, dict[str, NDArray[np.int64]]] = {}  # of this profile, and the last
+        self._by, self._by_in_mixed = ServedBy.DEVICE, ServedBy.DEVICE
 
     def totals(self) -> HotTotals:
         """See `ServesHotRows`."""
@@ -63,7 +71,10 @@ class ServedCounts:
     def slots_of_key(self, key: str) -> FeatureRows | None:
         """See `ShardedFAEModule`."""
         feature, _, mark = key.partition(HOT_SUFFIX)
-        return self._rows.get(mark.partition("@")[2], {}).get(feature)
+        kind, _, fingerprint = mark.partition("@")
+        rows = self._rows.get(fingerprint, {}).get(feature)
+        by = self._by if kind == "pure" else self._by_in_mixed
+        return None if rows is None else FeatureRows(feature, rows, by)
 
     def use(
         self,
@@ -84,8 +95,10 @@ class ServedCounts:
             serve_all: whether they serve all hot lookups. Where tables serve some, nobody knows how
                 many of those that were expected came.
         """
+        self._by = ServedBy.DEVICE if own_bytes is None else ServedBy.OWNER
+        self._by_in_mixed = self._by if serve_all else ServedBy.TABLE
         self._features = {}
-        rows: dict[str, FeatureRows] = {}
+        rows: dict[str, NDArray[np.int64]] = {}
         hot_bytes = 0
         overlaid = profile.overlaid
         for config in configs:
@@ -96,7 +109,7 @@ class ServedCounts:
             for name in table.features:
                 others = self._features.get(name, (0.0, 0.0))[0]  # tables that it looks up as well
                 self._features[name] = (others + row_bytes, expected)
-                rows[name] = (name, table.hot_ids)
+                rows[name] = table.hot_ids
         self._rows = {**dict(list(self._rows.items())[-1:]), profile.fingerprint: rows}
         self._totals = self._totals._replace(
             hot_bytes=hot_bytes if own_bytes is None else own_bytes, all_hot_bytes=hot_bytes

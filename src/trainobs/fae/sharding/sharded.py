@@ -245,6 +245,11 @@ class ShardedFAEModule(
         """A context for one forward pass."""
         return FAEContext(self._stock.module.create_context())
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, *batch: Any, **settings: Any) -> LazyAwaitable[Any]:
+        """Look a batch up, outside of compiled graphs, which cannot write to views of one table."""
+        return super().forward(*batch, **settings)
+
     def input_dist(
         self, ctx: FAEContext, features: KeyedJaggedTensor
     ) -> Awaitable[Awaitable[KJTList]]:

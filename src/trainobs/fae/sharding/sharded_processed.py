@@ -58,6 +58,11 @@ class ShardedFAEFeatureProcessedEmbeddingBagCollection(StockProcessed):
                     "give it that method, or use the stock sharder",
                 )
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, *batch: Any, **settings: Any) -> LazyAwaitable[KeyedTensor]:
+        """Look a batch up; see `ShardedFAEModule.forward`."""
+        return super().forward(*batch, **settings)
+
     def input_dist(
         self, ctx: FAEContext, features: KeyedJaggedTensor
     ) -> Awaitable[Awaitable[KJTList]]:
