@@ -23,7 +23,9 @@ def write(tmp_path, monkeypatch):
     def write(name, steps, *, ended=True, after_ns=0, ranks=1):
         for rank in range(ranks):
             sink = RunLogSink(tmp_path / name, rank)
-            sink.begin(info(rank=rank, world_size=ranks))
+            facts = info(rank=rank, world_size=ranks)
+            facts.clock = {"monotonic_ns": 0, "wall_ns": 1 + after_ns}
+            sink.begin(facts)
             whole = busy_run(steps)
             for begin in range(0, steps, 10):
                 rows = slice(begin, begin + 10)
@@ -122,3 +124,11 @@ def test_what_is_unknown_of_a_rank_is_told(write, capsys, damage):
     words = told(path, capsys)
     assert "lost 1 file about a rank cannot be read" in words
     assert "rank=1/rank.json: " in words
+
+
+def test_a_comparison_tells_that_steps_are_of_two_runs(write, capsys):
+    path, other = write("run", 30), write("other", 30, after_ns=10**15)
+    shutil.copy(path / "rank=0" / "steps-00000.parquet", path / "rank=0" / "steps-00003.parquet")
+    assert main(["compare", str(other), str(path)]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"steps of {path} are there twice, or those of another run: trust no number" in words
