@@ -46,12 +46,12 @@ extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym;
 /* Whether the kernel has a helper, as a constant: the verifier passes over what is not for it. */
 #define HAS_HELPER(name) bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_##name)
 
-/* Whether a task that leaves the CPU could go on running. */
-static __always_inline bool is_runnable(struct task_struct *task)
+/* What a task that leaves the CPU waits for; TASK_RUNNING: it could go on. */
+static __always_inline u32 run_state(struct task_struct *task)
 {
 	if (bpf_core_field_exists(task->__state))
-		return task->__state == TASK_RUNNING;
-	return BPF_CORE_READ(task, state) == TASK_RUNNING;
+		return task->__state;
+	return BPF_CORE_READ(task, state);
 }
 
 static __always_inline struct upid *name_at(struct pid *pid, u32 level)

@@ -62,10 +62,14 @@ static __always_inline u8 awaited(struct task_state *task, struct task_struct *p
 static __always_inline void leave_cpu(struct task_state *task, struct task_struct *prev,
 				      bool preempt, u64 now)
 {
-	bool runnable = preempt || is_runnable(prev);
+	u32 state = run_state(prev);
+	bool runnable = preempt || state == TASK_RUNNING;
 
 	task->flags &= ~(OFF_AWAIT | OFF_GIL | OFF_GLOO);
-	if (!runnable)
+	/* Who is stopped no longer sleeps for what the call asked for that it is in. */
+	if (!runnable && state & (TASK_STOPPED | TASK_TRACED))
+		task->flags |= OFF_STOPPED;
+	else if (!runnable)
 		task->flags |= awaited(task, prev, now);
 	if (task->on_ns)
 		add(account_of(task), TOBS_ONCPU, TOBS_OTHER, 1, 0, now - task->on_ns, 0);
@@ -83,14 +87,16 @@ static __always_inline void count_in_phase(struct task_state *task, struct accou
 					   u64 ready, u64 wait)
 {
 	u32 phase = current_phase(task->slot);
-	u64 unexplained = task->flags & (OFF_AWAIT | OFF_GIL) ? 0 : slept - wait;
-	u64 locked = task->flags & OFF_GIL ? slept : 0;
+	u8 known = task->flags & OFF_STOPPED;
+	u64 stopped = known == OFF_STOPPED ? slept : 0;
+	u64 unexplained = !known || stopped ? slept - wait : 0;
+	u64 locked = known == OFF_GIL ? slept : 0;
 
 	if (phase >= TOBS_CLASSES)
 		phase = TOBS_PHASE_OTHER;
 	add(to, TOBS_PHASE_OFF, phase, 1, locked, slept + ready, ready);
 	if (unexplained || wait)
-		add(to, TOBS_PHASE_SLEEP, phase, 1, 0, unexplained, wait);
+		add(to, TOBS_PHASE_SLEEP, phase, 1, stopped, unexplained, wait);
 }
 
 /* A period off the CPU counts in the step in which it ends. */
@@ -109,9 +115,9 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	task->wait_ns += reads_data(task) ? slept : wait;
 	if (makes_batch(task))
 		sleep_in_batch(task, slept, ready);
-	if (task->flags & OFF_AWAIT)
+	if ((task->flags & OFF_STOPPED) == OFF_AWAIT)
 		add(to, TOBS_AWAIT, TOBS_OTHER, 1, task->flags & OFF_GLOO ? slept : 0, slept, 0);
-	else if (task->flags & OFF_GIL)
+	else if ((task->flags & OFF_STOPPED) == OFF_GIL)
 		add(to, TOBS_AWAIT, TOBS_OTHER, 1, 0, 0, slept);
 	if (task->wake_ns) {
 		add(to, TOBS_RUNQUEUE, class, 1, 0, ready, 0);

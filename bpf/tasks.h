@@ -35,7 +35,8 @@ struct {
 #define CALL_READ_AHEAD 4 /* the call started read-ahead and waits for it */
 #define OFF_IOWAIT 8	  /* the task sleeps for a block device */
 #define OFF_AWAIT 16	  /* the task sleeps for another thread, ... */
-#define OFF_GIL 32	  /* ... or until one lets go of the interpreter's lock */
+#define OFF_GIL 32	  /* ... or until one lets go of the interpreter's lock; ... */
+#define OFF_STOPPED 48	  /* ... both: until a signal, or who traces it, lets it go on */
 #define OFF_GLOO 64	  /* a thread of gloo woke it */
 #define CALL_COPIES 128	  /* the call has a second file, which it reads from */
 

@@ -44,7 +44,8 @@ enum tobs_op {
 	TOBS_ONCPU, /* periods on a CPU, counted when they end */
 	/* Of the training thread; in place of a class the phase, logging among other. */
 	TOBS_PHASE_OFF, /* off the CPU; wait_ns: of that, ready to run; bytes: ns for Python's lock */
-	TOBS_PHASE_SLEEP, /* asleep for nothing that is known; wait_ns: for a block device */
+	TOBS_PHASE_SLEEP, /* asleep for nothing that is known; wait_ns: for a block device; bytes:
+			     the part in ns in which it was stopped, by a signal or who traces it */
 	TOBS_AIO,  /* calls of io_submit that went well: what they read and write is not counted */
 	TOBS_HINT, /* posix_fadvise and readahead; bytes: pages they brought into the page cache */
 	TOBS_MAP_WRITE,	   /* file mappings to write through, and, under checkpoint, calls of msync

@@ -343,6 +343,8 @@ enum bpf_func_id {
 #define REQ_OP_WRITE 1
 #define REQ_META (1U << 12)
 #define TASK_RUNNING 0
+#define TASK_STOPPED 4 /* __TASK_STOPPED, include/linux/sched.h */
+#define TASK_TRACED 8
 #define TS_COMPAT 2	    /* arch/x86/include/asm/thread_info.h */
 #define PSR_MODE32_BIT 0x10 /* arch/arm64/include/uapi/asm/ptrace.h */
 #define PF_WQ_WORKER 0x20

@@ -376,3 +376,13 @@ def test_what_explains_numbers_that_seem_to_contradict_the_verdict_is_told(made,
     lines = lines_of(summary)
     assert f"  {note}" in lines
     assert len(lines) <= brief.LINES
+
+
+def test_how_long_a_run_was_stopped_is_told_where_it_matters(made):
+    summary = made(compute_bound)
+    assert not any("Stopped" in line for line in lines_of(summary))
+    stopped = summary["metrics"]["sched/main_stopped_ns"]
+    stopped["sum"] = 0.005 * summary["training_ns"]
+    assert not any("Stopped" in line for line in lines_of(summary))
+    stopped["sum"] = 3e9 + 0.02 * summary["training_ns"]
+    assert "Stopped: a signal (SIGSTOP, Ctrl-Z)" in "\n".join(lines_of(summary))

@@ -76,6 +76,8 @@ def test_losses_are_told(summary):
         "files": {},
         "partly": [],
         "missing_steps": 0,
+        "at_odds": {},
+        "are_mixed": False,
         "free_bytes": None,  # of the disk of a run that has ended
     }
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from trainobs.probes.service_backend import who_may
 CLONE_NEWUSER = 0x10000000
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 ALLOW, EPERM = 0x7FFF0000, 0x00050001  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO | EPERM
+ENOSYS, KILL = 0x00050026, 0x80000000  # likewise, and SECCOMP_RET_KILL_PROCESS
 
 libc = ctypes.CDLL(None, use_errno=True)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone has the capabilities")
@@ -41,12 +43,12 @@ def enter_user_namespace() -> None:
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
 
 
-def refuse_bpf() -> None:
+def refuse_bpf(answer: int = EPERM) -> None:
     """As container engines do: a filter that answers EPERM to bpf(2)."""
     code = [
         (0x20, 0, 0, 0),  # load seccomp_data::nr
         (0x15, 0, 1, BPF_SYSCALL),  # is it bpf?
-        (0x06, 0, 0, EPERM),
+        (0x06, 0, 0, answer),
         (0x06, 0, 0, ALLOW),
     ]
     filters = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
@@ -64,6 +66,8 @@ def refuse_bpf() -> None:
     [
         (enter_user_namespace, "user namespace", "trainobs-probed of the host"),
         (refuse_bpf, "seccomp filter refuses bpf(2)", "seccomp profile"),
+        (partial(refuse_bpf, ENOSYS), "seccomp filter refuses bpf(2)", "seccomp profile"),
+        (partial(refuse_bpf, KILL), "seccomp filter ends every", "SystemCallFilter="),
     ],
 )
 def test_what_hinders_a_process_with_every_capability_is_named(
@@ -77,6 +81,7 @@ def test_what_hinders_a_process_with_every_capability_is_named(
         page = render(examine())
         assert "In the way: " in page
         assert found.split()[0] in page.partition("In the way: ")[2]
+        assert "probe object  yes" in page
 
     in_child(attempt)
 

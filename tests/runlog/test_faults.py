@@ -129,7 +129,11 @@ def test_the_end_is_told_once_all_steps_are_in_the_files(tmp_path, monkeypatch):
     sink.end({"outcome": "ok"})
     assert len(meanwhile) >= 6
     assert set(meanwhile) == {None}
-    assert summary_of(tmp_path / "run") == {"outcome": "ok", "stored_steps": 20}
+    assert summary_of(tmp_path / "run") == {
+        "outcome": "ok",
+        "stored_steps": 20,
+        "stored_rows": {"kernel": 606, "batches": 20},
+    }
 
 
 def test_an_end_that_cannot_store_its_last_steps_claims_none(tmp_path, monkeypatch):

@@ -294,6 +294,15 @@ def test_sleep_that_nothing_explains_is_called_unknown_with_its_phase():
     assert verdict_on(gpu, **asleep).kind is VerdictKind.COMPUTE
 
 
+def test_sleep_of_a_training_that_was_stopped_has_that_cause():
+    asleep = IN_STEP | {"sched__forward_sleep_ns": 60 * MS, "phase__forward_ns": 98 * MS}
+    stopped = verdict_on(**asleep, sched__work_stopped_ns=40 * MS, sched__child_cpu_ns=150 * MS)
+    assert sentence(stopped).endswith("cause: the process was stopped, by a signal or a debugger")
+    shown = {row.metric: (row.value, row.share) for row in stopped.evidence}
+    assert shown["sched/work_stopped_ns"] == (40 * MS, pytest.approx(40 / 160))
+    assert verdict_on(**asleep, sched__work_stopped_ns=30 * MS).cause is Cause.UNKNOWN
+
+
 def test_what_memory_once_held_is_told_to_be_read_again():
     waits = {**split(device=100), "block__read_bytes": 8e6}
     told = "half or more of what is read from storage may have been in memory before"

@@ -22,12 +22,14 @@ from trainobs.analysis.part_means import (
 )
 from trainobs.analysis.step_kinds import unlike
 from trainobs.analysis.step_work import SAME_WORK, StepWork, WorkRatio, work_of, work_ratio
+from trainobs.analysis.stored import go_back, rows_at_odds
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.welch import Estimate, estimate, half_width, relative
 from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.labels import LABELS, label_of
 from trainobs.core.records import SETUP
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import STEPS
 from trainobs.verdict.metric_names import LOADER, STEP
 
 CONFIDENCE = 0.95
@@ -333,6 +335,8 @@ def _notes(
     if any(work.has_loaders and work.batches is None for side in works for work in side):
         yield "how many batches a step has is not known of all runs: it is taken to be the same"
     for run in every:
+        if go_back(run.rank) or STEPS in rows_at_odds(run, run.rank):
+            yield f"steps of {run.path} are there twice, or those of another run: trust no number"
         if run.unreadable:
             count = len(run.unreadable)
             yield f"files of {run.path} that cannot be read: {count}; steps may be missing"

@@ -22,6 +22,7 @@ from trainobs.analysis.metric_statistics import MetricStatistics, Statistics
 from trainobs.analysis.own_cost import own_cpu_ratio, training_ns
 from trainobs.analysis.ranks import COMPARED, compare
 from trainobs.analysis.step_time import newest_step, step_time
+from trainobs.analysis.stored import go_back, gone, has, rows_at_odds, stored_steps
 from trainobs.analysis.straggler_parts import longer, told
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
@@ -80,8 +81,9 @@ def summarize(run: RunLog) -> dict[str, Any]:
         * lost: `events` and step records not counted; of these, steps `dropped` while the observer
           was held up, and what the `kernel` side dropped, by cause; `steps` that a sink dropped,
           and `because` of what; `files` that could not be read, and which of them `partly`;
-          `missing_steps`, where files of this rank are missing, None if nobody knows how many; of
-          a run whose end is not recorded, `free_bytes` of the disk that it is on.
+          `missing_steps`, where files of this rank are missing, None if nobody knows how many;
+          `at_odds` and `are_mixed`: see `rows_at_odds` and `go_back` of `analysis.stored`; of a
+          run whose end is not recorded, `free_bytes` of the disk that it is on.
         * ranks, straggler: see `analysis.ranks.compare`; of the straggler `verdict`, too, the
           sentence on that rank.
 
@@ -264,6 +266,8 @@ def _lost(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[st
         "files": {str(path): reason for path, reason in files.items()},
         "partly": [str(path) for path in _read_in_part(run) if path in files],
         "missing_steps": _missing_steps(run, rank),
+        "at_odds": rows_at_odds(run, rank),
+        "are_mixed": go_back(rank),
         "free_bytes": None if ended else _free_bytes(run.path),
     }
 
@@ -280,7 +284,7 @@ def _missing_steps(run: RunLog, rank: RankLog) -> int | None:
     What the last files of a run that was killed had nobody knows. None where numbers leap, too, by
     steps that were never stored.
     """
-    if not run.is_part and (stored := _stored_steps(run, rank)):
+    if not run.is_part and (stored := stored_steps(run, rank)):
         return max(stored - int((rank.step() != SETUP).sum()), 0)
     missing, row, before, last = 0, 0, -1, -1
     for file, rows in zip(rank.files[STEPS], rank.files.rows(STEPS), strict=True):
@@ -295,12 +299,6 @@ def _missing_steps(run: RunLog, rank: RankLog) -> int | None:
     return None if missing and never_stored else missing
 
 
-def _stored_steps(run: RunLog, rank: RankLog) -> int:
-    """0 where that is not known, as of a rank that is told of for want of rank 0."""
-    ended = (run.info.get("summary") or {}) if run.info.get("rank", 0) == rank.rank else {}
-    return int(ended.get("stored_steps", 0))
-
-
 def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Path, str]:
     """Tables that are not there, though others tell of what was in them.
 
@@ -310,15 +308,12 @@ def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Pa
     formed = (metrics[metric.name]["max"] is not None for metric in CATALOGUE if metric.formula)
     states = run.info.get("capabilities") or {}
     by_kernel = any(states.get(program) == "on" for program in Coverage.EVERY_PROGRAM)
-    gone = [KERNEL] if by_kernel and any(formed) and not _has(rank, KERNEL) else []
+    tables = [KERNEL] if by_kernel and any(formed) and not has(rank, KERNEL) else []
     batches = rank.columns(BATCHES, ("for_step",))["for_step"]
-    if not _has(rank, STEPS) and (_stored_steps(run, rank) or (batches >= 0).any()):
-        gone.append(STEPS)
-    return {part_file(run.path, rank.rank, table, 0): "no such file" for table in gone}
-
-
-def _has(rank: RankLog, table: str) -> bool:
-    return bool(rank.files[table] or rank.files.unreadable(table))
+    if not has(rank, STEPS) and (stored_steps(run, rank) or (batches >= 0).any()):
+        tables.append(STEPS)
+    files = [part_file(run.path, rank.rank, table, 0) for table in tables]
+    return dict.fromkeys((*files, *gone(run, rank)), "no such file")
 
 
 def _free_bytes(path: Path) -> int | None:

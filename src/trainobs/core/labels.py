@@ -25,6 +25,7 @@ WAITS: Mapping[str, str] = {
     "sched/main_offcpu_ns": "training thread off the CPU",
     "sched/main_iowait_ns": "  asleep for a block device",
     "sched/main_runqueue_ns": "  ready to run, no CPU free",
+    "sched/main_stopped_ns": "  stopped, by a signal or debugger",
     "sched/worker_iowait_ns": "loader workers asleep for a device",
     "sched/worker_runqueue_ns": "loader workers ready to run, no CPU",
     "io/data_read_ns": "inside read calls on training data",
@@ -51,6 +52,7 @@ _MORE: Mapping[str, str] = {
     "sched/wait_offcpu_ns": "  asleep, or no CPU, while it waits",
     "sched/work_runqueue_ns": "  ready to run in the step, no CPU",
     "sched/work_iowait_ns": "  asleep for a device in the step",
+    "sched/work_stopped_ns": "stopped, by a signal or debugger",
     "sched/thread_iowait_ns": "other threads asleep for a device",
     "sched/thread_runqueue_ns": "other threads ready to run, no CPU",
     "sched/thread_cpu_ns": "CPU time of other threads",
@@ -147,7 +149,7 @@ WITHIN: Mapping[str, str] = {
         for part in ("device", "cpu_wait", "compute", "sleep", "handover", "start_stop")
     },
     "sched/wait_offcpu_ns": _WAIT,
-    **{f"sched/{part}_ns": _OFF for part in ("main_iowait", "main_runqueue")},
+    **{f"sched/{part}_ns": _OFF for part in ("main_iowait", "main_runqueue", "main_stopped")},
     **{f"sched/work_{part}_ns": _OFF for part in ("iowait", "runqueue")},
     **{f"block/{part}_read_bytes": "block/read_bytes" for part in ("data", "library")},
 }
@@ -156,6 +158,7 @@ WITHIN: Mapping[str, str] = {
 _ALONE: Mapping[str, str] = {
     "sched/main_iowait_ns": "training thread asleep for a device",
     "sched/main_runqueue_ns": "training thread ready, no CPU free",
+    "sched/main_stopped_ns": "training thread stopped",
     "sched/work_iowait_ns": "in the step, asleep for a device",
     "sched/work_runqueue_ns": "in the step, ready, no CPU free",
     "block/data_read_bytes": "data read from block devices",

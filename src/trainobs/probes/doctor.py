@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Container
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +122,10 @@ def _libbpf_version() -> str | None:
 
 
 def _has_object() -> bool:
-    try:
-        return not any(flaw_of(path, "bpf") for path in object_files(kernel_names()))
-    except ProbeError:
-        return False
+    names: Container[str] = ()
+    with suppress(ProbeError):  # of the machine, not of the object
+        names = kernel_names()
+    return not any(flaw_of(path, "bpf") for path in object_files(names))
 
 
 def _text(path: Path) -> str | None:

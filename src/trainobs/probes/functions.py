@@ -28,9 +28,14 @@ def refuses_functions() -> bool:
     return _asked(_FENTRY) == errno.EPERM != _asked(_TRACEPOINT)
 
 
+def bpf_number() -> int | None:
+    """The number of bpf(2); None on a machine of another type."""
+    return _BPF.get(platform.machine())
+
+
 def _asked(attach_type: int) -> int:
     """The error for a program that is attached to nothing; 0: there was none."""
-    number = _BPF.get(platform.machine())
+    number = bpf_number()
     if number is None:
         return 0
     instructions, licence = C.create_string_buffer(_RETURN_ZERO), C.create_string_buffer(b"GPL")

@@ -18,7 +18,7 @@ from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.files import close_all
 from trainobs.probes.libbpf import open_library, open_object, too_old
 from trainobs.probes.libbpf_log import captured_log
-from trainobs.probes.obstacles import may_load, why_not_permitted
+from trainobs.probes.obstacles import has_seccomp_filter, may_load, why_not_permitted
 from trainobs.probes.programs import AGAIN, FIRST, ProgramVariant
 
 _ENOTSUPP = 524  # include/linux/errno.h: not for user space, which has no words for it
@@ -249,6 +249,8 @@ class LibbpfLoader:
         # The verifier says EACCES of a program that reaches where it may not, and some machines say
         # EPERM to every fentry: such an error names a program, and the process lacks nothing.
         if error in (errno.EPERM, errno.EACCES) and not (culprits and may_load()):
+            raise why_not_permitted(error)
+        if error == errno.ENOSYS and has_seccomp_filter():
             raise why_not_permitted(error)
         if not culprits:
             reason = next((line for line in log if "Error" in line or "failed" in line), "")

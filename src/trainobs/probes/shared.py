@@ -18,6 +18,7 @@ from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes import prototypes
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.file_counts import ENTRIES
+from trainobs.probes.filtered import need_bpf_to_return
 from trainobs.probes.functions import refuses_functions
 from trainobs.probes.io_limits import has_read_limit
 from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
@@ -325,7 +326,8 @@ def kernel_names() -> KernelNames:
     """Names in the type information of the running kernel.
 
     Raises:
-        ProbeError: NO_BTF; REFUSED where the process has no descriptor or memory to read it.
+        ProbeError: NO_BTF; REFUSED where the process has no descriptor or memory to read it;
+            NO_PERMISSION where to ask the kernel for more would end this process.
     """
     try:
         names = KernelNames(KERNEL_BTF)
@@ -336,6 +338,7 @@ def kernel_names() -> KernelNames:
         raise ProbeError(ProbeCause.NO_BTF, "cannot relocate the probes", str(error), do) from error
     except OSError as error:
         raise unable(error) from error
+    need_bpf_to_return()
     names.functions = not refuses_functions()
     if kernel_version() > prototypes.KNOWN:
         names.strange = prototypes.strange_points(open_library())

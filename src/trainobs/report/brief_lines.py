@@ -16,6 +16,9 @@ from trainobs.report.rank_rows import late_because, straggler_told
 from trainobs.report.rows import statement
 
 _WAIT = "loader/wait_ns"
+_LITTLE = 0.01
+"""Share of the time of a run below which nobody is told of stops."""
+
 _NOTABLE = 0.05
 """Share of the step from which it matters why the loader is waited for."""
 
@@ -65,9 +68,19 @@ def loader_and_storage(summary: dict[str, Any], most: int) -> Iterator[str]:
 
 def others(summary: dict[str, Any], most: int) -> Iterator[str]:
     """What only some runs have, in at most so many lines each."""
-    for tell in (_checkpoints, _tables, _hot_rows, own_counters.brief, _ranks, _gpu):
+    for tell in (_stopped, _checkpoints, _tables, _hot_rows, own_counters.brief, _ranks, _gpu):
         for line in tell(summary):
             yield from statement(line, most)
+
+
+def _stopped(summary: dict[str, Any]) -> Iterator[str]:
+    """How long somebody kept the training from going on, before its first step included."""
+    stopped = summary["metrics"]["sched/main_stopped_ns"]["sum"] or 0.0
+    if stopped >= _LITTLE * summary["training_ns"] > 0.0:
+        yield (
+            "Stopped: a signal (SIGSTOP, Ctrl-Z), or a debugger or strace, kept the training "
+            f"thread from going on for {duration(stopped)}"
+        )
 
 
 def _loader(summary: dict[str, Any]) -> Iterator[str]:

@@ -36,7 +36,7 @@ _LITTLE = 1_000_000
 
 def lost(summary: dict[str, Any]) -> list[str]:
     """What the numbers lack, one phrase each; empty if they lack nothing."""
-    return [*_steps(summary), *_disk(summary), *_events(summary)]
+    return [*_mixed(summary), *_steps(summary), *_disk(summary), *_events(summary)]
 
 
 def nothing_lost(summary: dict[str, Any]) -> str:
@@ -44,6 +44,20 @@ def nothing_lost(summary: dict[str, Any]) -> str:
     if summary["outcome"] is None:
         return "nothing up to its newest step; if it was killed, what came after that"
     return "nothing"
+
+
+def _mixed(summary: dict[str, Any]) -> Iterator[str]:
+    """Files that are not those that the run stored."""
+    found = summary["lost"]
+    at_odds = dict(found["at_odds"])
+    steps = at_odds.pop("steps", None)
+    if steps or found["are_mixed"]:
+        few = f" ({steps['found']:,}, of {steps['stored']:,} stored)" if steps else ""
+        yield f"steps are there twice, or those of another run{few}: trust no number of this report"
+    for table, rows in at_odds.items():
+        counts = f"{rows['found']:,} rows of {rows['stored']:,} stored"
+        why = "some are gone" if rows["found"] < rows["stored"] else "some are there twice"
+        yield f"{table}: {counts}: {why}, or they are another run's"
 
 
 def _steps(summary: dict[str, Any]) -> Iterator[str]:
@@ -108,7 +122,9 @@ def _has_steps(file: str) -> bool:
 def _unread(files: Sequence[str], how: str) -> Iterator[str]:
     if steps := sum(map(_has_steps, files)):
         yield f"{counted(steps, 'file')} of steps {how}"
-    if others := len(files) - steps:
+    if about := sum(Path(file).suffix == ".json" for file in files):
+        yield f"{counted(about, 'file')} about a rank {how}"
+    if others := len(files) - steps - about:
         yield f"{counted(others, 'file')} of other tables {how}"
 
 

@@ -89,6 +89,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "summary.losses.*": (int,),
     "summary.dropped_steps": (int,),
     "summary.stored_steps": (int,),
+    "summary.stored_rows": (dict,),
+    "summary.stored_rows.*": (int,),
     "summary.lost_steps": (dict,),
     "summary.lost_steps.*": (int,),
     "summary.lost_because": (dict,),

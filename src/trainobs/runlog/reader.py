@@ -55,7 +55,19 @@ class RunLog:
     def unreadable(self) -> dict[Path, str]:
         """Files that are left out -> why; of others it turns out when they are read."""
         found = (rank.files.unreadable().items() for rank in self.ranks.values())
-        return dict(chain.from_iterable(found))
+        return self._unknown_ranks() | dict(chain.from_iterable(found))
+
+    def _unknown_ranks(self) -> dict[Path, str]:
+        """Files of what is true for a rank, which it writes before its tables -> what is wrong."""
+        found = {}
+        for number, rank in self.ranks.items():
+            file = names.run_file(self.path, number)
+            try:
+                read_info(file)
+            except RunLogError as error:
+                if any(rank.files[table] for table in rank.files):
+                    found[file] = error.found
+        return found
 
     @classmethod
     def open(cls, path: Path | str, newest_parts: int = 0, rank: int | None = None) -> RunLog:

@@ -23,6 +23,9 @@ class Table:
         self.columns = tuple(column for column in columns if column.name in values)
         self.values = values
 
+    def __len__(self) -> int:
+        return len(next(iter(self.values.values()), ()))
+
 
 def by_field(rows: npt.NDArray[np.void]) -> dict[str, npt.NDArray[Any]]:
     """The fields of a structured array."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from trainobs.runlog.part import RunLogPart, latency_table
 from trainobs.runlog.schema import (
     BATCHES,
     KERNEL,
+    LATENCY,
     SCHEMA,
     STEPS,
     latency_file,
@@ -77,6 +79,9 @@ class RunLogSink(Sink):
         self._part = RunLogPart(self._coverage)
         self._sealed_steps: list[int] = []
         self._stored = 0
+        self._sealed_rows: Counter[str] = Counter()
+        self._rows: dict[str, int] = {}
+        self._are_rows_known = True
         self._latency: npt.NDArray[np.uint64] | None = None
         self._failing = self._has_begun = False
 
@@ -197,6 +202,7 @@ class RunLogSink(Sink):
             if not part_file(self._run_dir, self._rank, STEPS, number).exists():
                 self.lost_steps += steps
                 self._sealed_steps[number] = 0
+                self._are_rows_known = False
         rank_dir(self._run_dir, self._rank).mkdir(parents=True, exist_ok=True)
         self._written_run = b""
         self._stored = 0
@@ -212,41 +218,48 @@ class RunLogSink(Sink):
             "schema": SCHEMA,
             "trainobs": __version__,
             **facts,
-            "summary": self._summary and {**self._summary, **self._stored_steps()},
+            "summary": self._summary and {**self._summary, **self._stored_rows()},
         }
         text = dumps(document, indent=2).encode()
         if text != self._written_run:
             replace_file(run_file(self._run_dir, self._rank), text)
             self._written_run = text
 
-    def _stored_steps(self) -> dict[str, object]:
-        """Steps in the files of a run that has ended, by which a reader notices that some are gone.
+    def _stored_rows(self) -> dict[str, object]:
+        """Steps, and rows of other tables, in the files of a run that has ended.
 
-        Not where the disk refuses: then nobody knows them, but which are lost.
+        By these a reader notices that some are gone, or are another run's. Not where the disk
+        refuses: then nobody knows them, but which are lost.
         """
+        if self._failing or not self._has_begun:
+            return {}
+        rows = self._sealed_rows + Counter(self._rows)  # drops zeros
         steps = sum(self._sealed_steps) + self._part.step_count
-        return {} if self._failing or not self._has_begun else {"stored_steps": steps}
+        told = {"stored_rows": dict(rows)} if rows and self._are_rows_known else {}
+        return {"stored_steps": steps, **told}
 
     def _store_part(self) -> None:
         if len(self._part) == self._stored:
             return
-        kernel = self._part.kernel()
-        if kernel is not None:  # first, so that a step in the table always has its cells
-            store(self._part_file(KERNEL), kernel)
-        batches = self._part.batches()
-        if batches is not None:
-            store(self._part_file(BATCHES), batches)
+        # First, so that a step in the table always has its cells.
+        for table, rows in ((KERNEL, self._part.kernel()), (BATCHES, self._part.batches())):
+            if rows is not None:
+                store(self._part_file(table), rows)
+                self._rows[table] = len(rows)
         store(self._part_file(STEPS), self._part.steps())
         self._stored = len(self._part)
         if self._stored >= SEAL_STEPS:
             self._sealed_steps.append(self._part.step_count)
+            for table in (KERNEL, BATCHES):
+                self._sealed_rows[table] += self._rows.pop(table, 0)
             self._part, self._stored = RunLogPart(self._coverage), 0
 
     def _store_latency(self) -> None:
         if self._latency is not None:
             path = latency_file(self._run_dir, self._rank)
-            store(path, latency_table(self._latency))
-            self._latency = None
+            rows = latency_table(self._latency)
+            store(path, rows)
+            self._latency, self._rows[LATENCY] = None, len(rows)
 
     def _part_file(self, table: str) -> Path:
         return part_file(self._run_dir, self._rank, table, len(self._sealed_steps))

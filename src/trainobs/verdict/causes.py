@@ -290,8 +290,10 @@ def _communication(now: Situation) -> tuple[float, Candidates]:
 
 
 def _asleep(now: Situation) -> Candidate:
-    """Processes of this run, if they computed while the training thread slept; else not known."""
+    """A stop; or processes of this run, if they computed while the training thread slept."""
     slept = now.parts.part[VerdictKind.SLEEP]
+    if known(now.ns(names.STOPPED)) >= COVERAGE * slept:
+        return Candidate(Cause.STOPPED, slept, (names.STOPPED,))
     beside = asleep.surely_beside(now, known(now.ns("sched/child_cpu_ns")), now.parts.step - slept)
     cause = Cause.CHILDREN if beside >= COVERAGE * slept else Cause.UNKNOWN
     return Candidate(cause, slept, asleep.TOLD_BY.get(cause, ()))

@@ -83,6 +83,7 @@ _OF_THE_THREAD = {
     *names.PHASES,
     *names.SPLIT,
     *names.SLEEPS,
+    names.STOPPED,
     *HELD_UP,
     names.START,
     names.STARTING_WORKERS,

@@ -42,6 +42,8 @@ SLEEPS = (
     "sched/optimizer_sleep_ns",
     OTHER_SLEEP,
 )
+STOPPED = "sched/work_stopped_ns"
+"""The part of `SLEEPS` in which the training thread was stopped."""
 
 ON_GPU = ("gpu/transfer_ns", "gpu/forward_ns", "gpu/backward_ns", "gpu/optimizer_ns")
 """From the begin of a phase's work on the GPU to its end there."""
@@ -60,6 +62,7 @@ INPUTS = tuple(
             START,
             *SPLIT,
             *SLEEPS,
+            STOPPED,
             *USED,
             "sched/main_offcpu_ns",
             "sched/main_iowait_ns",

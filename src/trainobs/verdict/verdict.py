@@ -66,6 +66,7 @@ class Cause(Enum):
     WRITE = "write calls"
     STRAGGLER = "a rank that arrives late"
     CHILDREN = "other processes of this run, which computed meanwhile"
+    STOPPED = "the process was stopped, by a signal or a debugger"
     UNKNOWN = "not known"
 
 

@@ -132,6 +132,21 @@ TASKS: tuple[Metric, ...] = (
     ),
     *(
         kernel(
+            f"sched/{part}_stopped_ns",
+            cells,
+            f"The part of {slept} in which the training thread was stopped: by a signal (SIGSTOP, "
+            "Ctrl-Z), or by a debugger or strace.",
+            unit="ns",
+            source="sched_switch",
+            blind="A control group that is frozen (docker pause), and a machine that is suspended.",
+        )
+        for part, cells, slept in (
+            ("main", Cells("bytes", (Op.PHASE_SLEEP,), (), MAIN), "sched/main_offcpu_ns"),
+            ("work", by_phase("bytes", Op.PHASE_SLEEP, *WORK), "the sleeps by phase"),
+        )
+    ),
+    *(
+        kernel(
             f"sched/{role.name.lower()}_cpu_ns",
             Cells("ns", (Op.ONCPU,), (), (role,)),
             f"CPU time of {whose}.",

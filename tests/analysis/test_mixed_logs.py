@@ -1,0 +1,134 @@
+"""Run logs whose files are not those that the run stored: a broken copy, or two runs in one."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from tests.samples import NO_LATENCY, busy_run, info
+from trainobs.analysis.summary import summarize
+from trainobs.cli import main
+from trainobs.core.abi import FileClass, Op, Role
+from trainobs.runlog.reader import RunLog
+from trainobs.runlog.writer import RunLogSink
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes a run of busy steps in parts of 10; returns its directory."""
+    monkeypatch.setattr("trainobs.runlog.writer.SEAL_STEPS", 10)
+
+    def write(name, steps, *, ended=True, after_ns=0, ranks=1):
+        for rank in range(ranks):
+            sink = RunLogSink(tmp_path / name, rank)
+            facts = info(rank=rank, world_size=ranks)
+            facts.clock = {"monotonic_ns": 0, "wall_ns": 1 + after_ns}
+            sink.begin(facts)
+            whole = busy_run(steps)
+            for begin in range(0, steps, 10):
+                rows = slice(begin, begin + 10)
+                part, batches = whole.select(rows), whole.batches[rows]
+                sink.write(replace(part, start_ns=part.start_ns + after_ns, batches=batches))
+            buckets = NO_LATENCY.copy()
+            buckets[Op.BLOCK_READ, FileClass.DATA, Role.WORKER, 17] = 3
+            sink.latency(buckets)
+            sink.end({"outcome": "ok"}) if ended else sink.flush()
+        return tmp_path / name
+
+    return write
+
+
+def lost_of(path):
+    return summarize(RunLog.open(path))["lost"]
+
+
+def told(path, capsys):
+    assert main(["report", str(path), "--full"]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_of_a_whole_run_nothing_is_at_odds(write, capsys):
+    path = write("run", 40)
+    found = lost_of(path)
+    assert (found["at_odds"], found["are_mixed"], found["files"]) == ({}, False, {})
+    assert "lost nothing" in told(path, capsys)
+
+
+@pytest.mark.parametrize("file", ["batches", "latency"])
+def test_that_a_table_is_gone_is_told(write, capsys, file):
+    path = write("run", 10)
+    (gone,) = (path / "rank=0").glob(f"{file}*.parquet")
+    gone.unlink()
+    assert lost_of(path)["files"] == {str(gone): "no such file"}
+    assert f"{gone.name}: no such file" in told(path, capsys)
+    assert main(["report", str(path)]) == 0
+    assert f"Unreadable: rank=0/{gone.name}: no such file" in capsys.readouterr().out
+
+
+def test_that_the_last_file_of_a_table_is_gone_is_told(write, capsys):
+    path = write("run", 40)
+    (path / "rank=0" / "batches-00003.parquet").unlink()
+    at_odds = lost_of(path)["at_odds"]
+    assert at_odds == {"batches": {"found": 30, "stored": 40}}
+    assert "batches: 30 rows of 40 stored: some are gone, or" in told(path, capsys)
+
+
+def test_files_of_a_longer_run_are_not_taken_for_those_of_this_one(write, capsys):
+    """As of a copy over what an earlier run left there."""
+    path, other = write("run", 20), write("other", 40, after_ns=10**15)
+    for number in (2, 3):
+        for table in ("steps", "kernel", "batches"):
+            name = f"rank=0/{table}-{number:05d}.parquet"
+            shutil.copy(other / name, path / name)
+    assert lost_of(path)["at_odds"]["steps"] == {"found": 40, "stored": 20}
+    words = told(path, capsys)
+    assert "steps are there twice, or those of another run (40, of 20 stored)" in words
+    assert "batches: 40 rows of 20 stored: some are there twice" in words
+    assert main(["report", str(path)]) == 0
+    assert "trust no number of this report" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_steps_that_go_back_in_time_are_told_of_a_killed_run_too(write, capsys, ended):
+    path = write("run", 30, ended=ended)
+    shutil.copy(path / "rank=0" / "steps-00000.parquet", path / "rank=0" / "steps-00003.parquet")
+    assert lost_of(path)["are_mixed"]
+    assert "steps are there twice, or those of another run" in told(path, capsys)
+
+
+def test_what_a_sink_makes_again_is_not_at_odds(tmp_path, monkeypatch):
+    """Of parts that were removed before the end nobody knows what else is there."""
+    monkeypatch.setattr("trainobs.runlog.writer.SEAL_STEPS", 10)
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    whole = busy_run(30)
+    sink.write(whole.select(slice(0, 10)))
+    shutil.rmtree(tmp_path / "run")
+    sink.write(whole.select(slice(10, 25)))
+    sink.flush()
+    assert sink.lost_steps == 10
+    sink.write(whole.select(slice(25, 30)))
+    sink.end({"outcome": "ok", "lost_steps": {"runlog": sink.lost_steps}})
+    found = lost_of(tmp_path / "run")
+    assert (found["at_odds"], found["are_mixed"], found["missing_steps"]) == ({}, False, 0)
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"{}"])
+def test_what_is_unknown_of_a_rank_is_told(write, capsys, damage):
+    path = write("run", 10, ranks=2)
+    file = path / "rank=1" / "rank.json"
+    file.unlink() if damage is None else file.write_bytes(damage)
+    assert list(lost_of(path)["files"]) == [str(file)]
+    words = told(path, capsys)
+    assert "lost 1 file about a rank cannot be read" in words
+    assert "rank=1/rank.json: " in words
+
+
+def test_a_comparison_tells_that_steps_are_of_two_runs(write, capsys):
+    path, other = write("run", 30), write("other", 30, after_ns=10**15)
+    shutil.copy(path / "rank=0" / "steps-00000.parquet", path / "rank=0" / "steps-00003.parquet")
+    assert main(["compare", str(other), str(path)]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"steps of {path} are there twice, or those of another run: trust no number" in words
