@@ -136,6 +136,9 @@ def test_what_came_once_is_told_so_though_no_sample_has_it(steps, at, told):
         ({step: 500 for step in range(9, 200, 20)}, "in every 20th step"),
         ({step: 100 for step in range(9, 200, 20)}, "mostly in every 20th step"),
         ({step: 900 for step in (9, 60, 99, 180)}, "in about 1 step of 50"),
+        # Regularly, but in one part of the run; and in bursts.
+        ({step: 500 for step in [*range(9, 110, 12), 170, 199]}, "in about 1 step of 18"),
+        ({step + 3 * i: 500 for step in (5, 105) for i in range(6)}, "in about 1 step of 17"),
         ({step: 900 * 0.8**step for step in range(13)} | {150: 300}, "mostly in steps 0 to 6"),
         ({step: 900 for step in (60, 63, 70, 71, 180)}, "mostly in steps 60 to 71"),
         ({step: 15 for step in range(100, 200)}, "more since step 100"),
@@ -200,6 +203,7 @@ def _unmarked(other, **more):
         (range(4, STEPS, 5), "in every 5th step, in no phase"),
         (range(2, STEPS, 3), "in every 3rd step, in no phase"),
         (range(0, STEPS, 12), "in every 12th step, in no phase"),
+        ([*range(4, STEPS // 2, 3), STEPS - 5], "in some steps, in no phase"),
         (range(1, STEPS, 2), ""),  # two models that take turns, say
         ([0, 1, 5, 6, 7, 14, 15, 17, 22, 30, 31, 33, 40, 47, 49, 50], ""),  # long inputs, say
     ],

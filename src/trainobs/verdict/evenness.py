@@ -36,7 +36,8 @@ SIDE = 0.1
 """Share of them before and after it, at least: workers are done some batches before the end."""
 
 REGULAR = 0.8
-"""Share of the distances between long steps that are the same, if they come regularly."""
+"""Share of the distances between long steps that are the same, if they come regularly; and of as
+many steps as would be long if they came so all the time."""
 
 ROUNDS = 4
 """Distances between long steps from which on they may be called regular."""
@@ -81,7 +82,8 @@ class UnevenTime(NamedTuple):
 
     Attributes:
         ns: a step, over all steps; 0 if it is in no few steps, nor in steps that come regularly.
-        where: which steps they are: "in few steps", or "in every 5th step".
+        where: which steps they are: "in few steps", or "in every 5th step"; "in some steps" that
+            come regularly for a while.
     """
 
     ns: float
@@ -101,7 +103,7 @@ def in_some_steps(summed: SummedSteps, names: tuple[str, ...], less: tuple[str, 
     values = np.maximum(0.0, values - np.nansum([sample[name] for name in less], axis=0))
     is_long = _longer(values)
     period = _period(summed, is_long)
-    where = f"in every {_ordinal(period)} step" if period else "in few steps"
+    where = f"in {_every(period, is_long) or 'some steps'}" if period else "in few steps"
     if period is None:
         is_long = values > TIMES * np.median(values)
         if is_long.mean() > FEW:
@@ -134,6 +136,13 @@ def _period(summed: SummedSteps, is_long: npt.NDArray[np.bool_]) -> int | None:
     most = int(counts.argmax())
     is_regular = counts[most] >= REGULAR * len(gaps)
     return int(lengths[most]) if is_regular and lengths[most] > ALTERNATE else None
+
+
+def _every(period: int | None, is_long: npt.NDArray[np.bool_]) -> str:
+    """How often long steps come; "" where they do not come so often all the time."""
+    if period is None or is_long.mean() * period < REGULAR:
+        return ""
+    return f"every {_ordinal(period)} step"
 
 
 def _ordinal(number: int) -> str:
@@ -217,10 +226,8 @@ def _rare(summed: SummedSteps, values: Floats) -> str:
     first, last = _densest(values)
     if last - first < FEW * len(values):
         return f"mostly {_steps(summed, first, last)}" if is_whole else ""
-    period = _period(summed, is_long)
-    often = f"about 1 step of {round(len(values) / count)}"
-    if period is not None:
-        often = f"every {_ordinal(period)} step"
+    regularly = _every(_period(summed, is_long), is_long)
+    often = regularly or f"about 1 step of {round(len(values) / count)}"
     return f"{_mostly(values[at].sum() / values.sum())}in {often}"
 
 
