@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
+import resource
 import struct
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +26,7 @@ CLONE_NEWUSER = 0x10000000
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 ALLOW, EPERM = 0x7FFF0000, 0x00050001  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO | EPERM
 ENOSYS, KILL = 0x00050026, 0x80000000  # likewise, and SECCOMP_RET_KILL_PROCESS
+EXECVE = {"x86_64": 59, "aarch64": 221}[platform.machine()]
 
 libc = ctypes.CDLL(None, use_errno=True)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone has the capabilities")
@@ -43,11 +46,11 @@ def enter_user_namespace() -> None:
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
 
 
-def refuse_bpf(answer: int = EPERM) -> None:
-    """As container engines do: a filter that answers EPERM to bpf(2)."""
+def refuse_bpf(answer: int = EPERM, number: int = BPF_SYSCALL) -> None:
+    """As container engines do: a filter that answers EPERM to bpf(2), or to another call."""
     code = [
         (0x20, 0, 0, 0),  # load seccomp_data::nr
-        (0x15, 0, 1, BPF_SYSCALL),  # is it bpf?
+        (0x15, 0, 1, number),  # is it that one?
         (0x06, 0, 0, answer),
         (0x06, 0, 0, ALLOW),
     ]
@@ -84,6 +87,29 @@ def test_what_hinders_a_process_with_every_capability_is_named(
         assert "probe object  yes" in page
 
     in_child(attempt)
+
+
+@pytest.mark.needs_bpf
+@needs_root
+def test_who_may_start_nothing_is_not_said_to_be_ended_by_bpf() -> None:
+    def attempt() -> None:
+        refuse_bpf(KILL, EXECVE)
+        LocalBackend().stop()
+
+    in_child(attempt)
+
+
+@pytest.mark.needs_bpf
+@needs_root
+def test_to_try_what_would_end_a_process_leaves_no_core_file(tmp_path: Path) -> None:
+    def attempt() -> None:
+        os.chdir(tmp_path)
+        resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2)
+        refuse_bpf(KILL)
+        refused()
+
+    in_child(attempt)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.needs_bpf
