@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.samples import NO_LATENCY, busy_run, info
+from trainobs.analysis.stored import go_back
 from trainobs.analysis.summary import summarize
 from trainobs.cli import main
 from trainobs.core.abi import FileClass, Op, Role
@@ -96,6 +97,14 @@ def test_steps_that_go_back_in_time_are_told_of_a_killed_run_too(write, capsys, 
     shutil.copy(path / "rank=0" / "steps-00000.parquet", path / "rank=0" / "steps-00003.parquet")
     assert lost_of(path)["are_mixed"]
     assert "steps are there twice, or those of another run" in told(path, capsys)
+
+
+def test_steps_of_a_run_that_goes_on_meanwhile_do_not_go_back(write):
+    path, later = write("run", 5, ended=False), write("later", 8, ended=False)
+    rank = RunLog.open(path).rank
+    assert len(rank.step()) == 5
+    shutil.copy(later / "rank=0" / "steps-00000.parquet", path / "rank=0" / "steps-00000.parquet")
+    assert not go_back(rank)
 
 
 def test_what_a_sink_makes_again_is_not_at_odds(tmp_path, monkeypatch):
