@@ -88,9 +88,14 @@ static __always_inline void count_in_phase(struct task_state *task, struct accou
 {
 	u32 phase = current_phase(task->slot);
 	u8 known = task->flags & OFF_STOPPED;
-	u64 stopped = known == OFF_STOPPED ? slept : 0;
-	u64 unexplained = !known || stopped ? slept - wait : 0;
-	u64 locked = known == OFF_GIL ? slept : 0;
+	u64 unexplained = slept - wait, stopped = 0, locked = 0;
+
+	if (known == OFF_STOPPED)
+		stopped = slept;
+	else if (known)
+		unexplained = 0;
+	if (known == OFF_GIL)
+		locked = slept;
 
 	if (phase >= TOBS_CLASSES)
 		phase = TOBS_PHASE_OTHER;
