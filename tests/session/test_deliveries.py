@@ -71,5 +71,6 @@ def test_each_flush_follows_a_delivery(calls, monkeypatch):
     monkeypatch.setattr(observer, "FLUSH_S", 0.1)
     train(calls, 200)
     told = [call for call in calls.calls if call != "look"]
-    assert told == ["write", *["write", "flush"] * (len(told) // 2)]
-    assert len(told) > 3
+    flushes = [place for place, call in enumerate(told) if call == "flush"]
+    assert len(flushes) > 1
+    assert all(told[place - 1] == "write" for place in flushes)
