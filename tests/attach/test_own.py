@@ -127,6 +127,7 @@ def test_ranks_are_counted_apart(start: Callable[..., Target], tmp_path: Path) -
     words = ["--probe", str(source(tmp_path, PLACED)), "--for", "2"]
     done = attached(target.pid(), tmp_path / "run", *words)
     assert done.returncode == 0, done.stderr
+    assert "counts nothing" not in done.stderr, done.stderr
     target.stop()
     for rank in (0, 1):
         check_counts(steps_of(tmp_path / "run", rank), target.events(rank), rank)
