@@ -21,7 +21,7 @@ OLDEST := .venv-oldest
 TWINE := build/twine
 PLUGIN := packages/trainobs-tensorboard
 OBJECT := src/trainobs/probes/objects/trainobs.$(shell uname -m).preemptible.bpf.o
-NATIVE := src/trainobs/steps/_fast_path.abi3.so src/trainobs/core/_lookups.so
+NATIVE := src/trainobs/steps/_fast_path.abi3.so src/trainobs/core/_loops.so
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
 NATIVE_FILES := $(wildcard native/*.c native/*.h)
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The bags of a window that is packed; see lookups.h. */
-#include "lookups.h"
+/* The bags of a window that is packed; see loops.h. */
+#include "loops.h"
 
 /* Number `at` of an array of int64, or of int32. */
 INLINED int64_t read(const void *numbers, int64_t at, int wide)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compile what is in C: loops over lookups, and a part of the step clock for CPython since 3.10.
+"""Compile what is in C: loops over arrays, and a part of the step clock for CPython since 3.10.
 
 usage: python native/build.py [--machine x86_64|aarch64] [--werror] [-v]
 
@@ -28,8 +28,9 @@ from trainobs.core.compiled import mark_of  # noqa: E402
 
 PACKAGE = ROOT / "src" / "trainobs"
 CLOCK = ("callback_context", "clock", "loader", "module")
+LOOPS = ("lookups", "bags", "rows")
 LIBRARIES = {
-    PACKAGE / "core" / "_lookups.so": ("-O3", "native/lookups.c", "native/bags.c"),
+    PACKAGE / "core" / "_loops.so": ("-O3", *(f"native/{name}.c" for name in LOOPS)),
     PACKAGE / "steps" / "_fast_path.abi3.so": ("-O2", *(f"native/{name}.c" for name in CLOCK)),
 }
 """Each library, and what it is made of."""

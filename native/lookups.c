@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Counters of rows, and the lookups that a calibration counts and holds out; see lookups.h. */
-#include "lookups.h"
+/* Counters of rows, and the lookups that a calibration counts and holds out; see loops.h. */
+#include "loops.h"
 
 #define AHEAD 48 /* ids whose rows are fetched before they are needed */
 #define LOW 256	 /* counts that most rows are below */

@@ -17,10 +17,10 @@ from trainobs.access import spectrum as spectrum_module
 from trainobs.access.dense import Dense
 from trainobs.access.ranking import Ranking
 from trainobs.access.spectrum import Spectrum, histogram
-from trainobs.core.native import lookups
+from trainobs.core.native import loops
 from trainobs.core.switch import PURE
 
-pytestmark = pytest.mark.skipif(lookups() is None, reason="the part in C is not built")
+pytestmark = pytest.mark.skipif(loops() is None, reason="the part in C is not built")
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def in_numpy(monkeypatch):
 
     def leave() -> None:
         for module in (dense_module, ranking_module, spectrum_module):
-            monkeypatch.setattr(module, "lookups", lambda: None)
+            monkeypatch.setattr(module, "loops", lambda: None)
 
     return leave
 
@@ -131,7 +131,7 @@ def test_counts_that_c_cannot_read_are_left_to_numpy():
 
 
 def test_an_environment_without_c_does_without():
-    script = "from trainobs.core.native import lookups; print(lookups() is None)"
+    script = "from trainobs.core.native import loops; print(loops() is None)"
     for pure, is_python in {"": "False", "1": "True"}.items():
         done = subprocess.run(
             [sys.executable, "-c", script],

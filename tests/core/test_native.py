@@ -17,7 +17,7 @@ import pytest
 from trainobs.core import compiled, native
 from trainobs.core.compiled import is_whole, mark_of
 from trainobs.core.errors import ProbeError
-from trainobs.core.native import lookups
+from trainobs.core.native import loops
 from trainobs.core.once import Once
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.extra import ExtraObject
@@ -30,16 +30,16 @@ FILES = [*PACKAGE.glob("*/*.so"), *OBJECTS.glob("*.bpf.o")]
 
 @pytest.fixture
 def cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The library of lookups, half of it, in the place of the whole one."""
-    if lookups() is None:
+    """The library of loops, half of it, in the place of the whole one."""
+    if loops() is None:
         pytest.skip("the part in C is not built")
     whole = native._PATH.read_bytes()
     half = tmp_path / "half.so"
     half.write_bytes(whole[: len(whole) // 2])
     monkeypatch.setattr(native, "_PATH", half)
-    native.lookups.cache_clear()
+    native.loops.cache_clear()
     yield half
-    native.lookups.cache_clear()
+    native.loops.cache_clear()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -53,7 +53,7 @@ def test_what_is_built_is_whole_and_nothing_less_is(file: Path, tmp_path: Path) 
 
 
 def test_half_a_library_is_not_loaded(cut: Path) -> None:
-    assert lookups() is None
+    assert loops() is None
 
 
 def test_half_a_library_would_end_who_loads_it(cut: Path) -> None:
@@ -70,15 +70,15 @@ def test_half_a_library_would_end_who_loads_it(cut: Path) -> None:
 @pytest.mark.parametrize("text", [b"", b"\x7fELF", b"of another kind" * 9])
 def test_what_is_no_library_is_not_loaded(cut: Path, text: bytes) -> None:
     cut.write_bytes(text)
-    assert lookups() is None
+    assert loops() is None
 
 
 def test_a_library_of_another_machine_is_not_loaded(cut: Path) -> None:
-    data = bytearray((PACKAGE / "core" / "_lookups.so").read_bytes())
+    data = bytearray((PACKAGE / "core" / "_loops.so").read_bytes())
     data[18] ^= 0xFF  # e_machine
     cut.write_bytes(data)
     assert is_whole(cut)
-    assert lookups() is None
+    assert loops() is None
 
 
 def test_half_an_object_of_the_probes_is_told(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def other_sources(place: Path) -> None:
 def pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sources that are newer than what was built, as after a `git pull`."""
     other_sources(tmp_path)
-    caches = (native.lookups, compiled._expected)
+    caches = (native.loops, compiled._expected)
     for cache in caches:
         cache.cache_clear()
     monkeypatch.setattr(compiled, "_once", Once())
@@ -122,9 +122,9 @@ def test_a_stale_library_is_not_loaded_and_that_is_told_once(
 ) -> None:
     if not is_whole(native._PATH):
         pytest.skip("the part in C is not built")
-    assert lookups() is None
-    native.lookups.cache_clear()
-    assert lookups() is None
+    assert loops() is None
+    native.loops.cache_clear()
+    assert loops() is None
     (line,) = caplog.messages
     assert "built from other sources" in line
     assert "`make bpf`" in line
@@ -135,7 +135,7 @@ def test_what_was_installed_without_sources_is_loaded(
     pulled: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "bpf" / "trainobs.h").unlink()
-    assert (lookups() is not None) == is_whole(native._PATH)
+    assert (loops() is not None) == is_whole(native._PATH)
     assert caplog.messages == []
 
 
@@ -145,7 +145,7 @@ def test_sources_of_another_folder_alone_tell_of_no_library(
     (tmp_path / "native" / "clock.c").unlink()
     (tmp_path / "native").rmdir()
     assert compiled.is_stale(next(OBJECTS.glob("*.bpf.o")), "bpf")
-    assert (lookups() is not None) == is_whole(native._PATH)
+    assert (loops() is not None) == is_whole(native._PATH)
     assert caplog.messages == []
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from trainobs.core.errors import FAEError
-from trainobs.core.native import lookups
+from trainobs.core.native import loops
 from trainobs.fae.calibration import input_selection
 from trainobs.fae.calibration.input_selection import selected_inputs
 from trainobs.fae.calibration.outside import IdLimit, OutsideIds, limits_of
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.model_tables import ModelTable
 
-needs_c = pytest.mark.skipif(lookups() is None, reason="the part in C is not built")
+needs_c = pytest.mark.skipif(loops() is None, reason="the part in C is not built")
 ROWS = (1, 50, 1 << 40)
 LIMITS = [IdLimit(f"t{rows}", rows) for rows in ROWS]
 
@@ -21,7 +21,7 @@ LIMITS = [IdLimit(f"t{rows}", rows) for rows in ROWS]
 @pytest.fixture
 def in_numpy(monkeypatch):
     """Call it to leave C alone from then on."""
-    return lambda: monkeypatch.setattr(input_selection, "lookups", lambda: None)
+    return lambda: monkeypatch.setattr(input_selection, "loops", lambda: None)
 
 
 def random_batch(draw: np.random.Generator) -> Inputs:
@@ -106,7 +106,7 @@ def test_an_array_that_c_cannot_read_is_left_to_numpy():
 @pytest.mark.parametrize("lengths", [[3, -1, 2], [5, 0, 0], [1 << 62, 1 << 62, 4 - (1 << 63)]])
 def test_c_reads_no_id_by_lengths_that_do_not_fit(lengths):
     batch = Inputs(3, (np.arange(4),), (np.array(lengths),))
-    library = lookups()
+    library = loops()
     assert library is not None
     for at in range(3):
         places = np.array([at])
@@ -123,7 +123,7 @@ def test_c_reads_no_id_by_lengths_that_do_not_fit(lengths):
 @pytest.mark.parametrize("places", [[-1], [3], [1, 0]])
 def test_c_takes_no_input_that_is_not_there(places):
     batch = Inputs(3, (np.arange(3),), (None,))
-    library = lookups()
+    library = loops()
     assert library is not None
     assert input_selection._in_c(library, [batch], [IdLimit("t", 9)], [np.array(places)]) is None
 

@@ -10,12 +10,12 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.packing import KEYS, ROWS, profile
-from trainobs.core.native import lookups
+from trainobs.core.native import loops
 from trainobs.fae.kjt.split import Bags, SlotMap
 from trainobs.fae.packing import pool_in_c
 from trainobs.fae.packing.pool import BagPool
 
-needs_c = pytest.mark.skipif(lookups() is None, reason="the part in C is not built")
+needs_c = pytest.mark.skipif(loops() is None, reason="the part in C is not built")
 
 
 def random_kjts(draw: np.random.Generator) -> list[KeyedJaggedTensor]:
@@ -60,7 +60,7 @@ def all_of(pool: BagPool, inputs: torch.Tensor, pairs: list[int] | None) -> list
 def in_both(kjts: list[KeyedJaggedTensor], slots: SlotMap | None, monkeypatch: Any) -> Any:
     """The pool in C and in torch."""
     in_c = BagPool(kjts, slots)
-    monkeypatch.setattr(pool_in_c, "lookups", lambda: None)
+    monkeypatch.setattr(pool_in_c, "loops", lambda: None)
     in_torch = BagPool(kjts, slots)
     monkeypatch.undo()
     assert in_c._in_c is not None

@@ -132,7 +132,7 @@ def test_a_wheel_holds_the_probes_for_its_machine_and_no_other_machine_code(dist
     kinds = [f"{arch}{kind}{files}" for kind in KINDS for files in ("", ".files")]
     objects = (*(f"trainobs.{kind}" for kind in kinds), f"support.{arch}")
     objects += (f"seen.{arch}", f"again.{arch}")
-    native = ("core/_lookups.so", "steps/_fast_path.abi3.so")
+    native = ("core/_loops.so", "steps/_fast_path.abi3.so")
     in_c = {f"trainobs/{name}": OF_MACHINE[arch] for name in native}
     assert machines == in_c | {f"{folder}/{name}.bpf.o": EM_BPF for name in objects}
     included = {"trainobs_probe.h", "trainobs_bcc.c", "vmlinux.h"}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.sketch import BLOCK_ROWS, Blocks, Counts, Ids, rows_among
-from trainobs.core.native import lookups
+from trainobs.core.native import loops
 
 Places = NDArray[np.intp]
 
@@ -33,7 +33,7 @@ class Dense:
         """Count a lookup for each of `ids`, or of those at some places; how many are no rows."""
         count = len(ids) if at is None else len(at)
         self._make_room(count)
-        if (library := lookups()) is not None:
+        if (library := loops()) is not None:
             return self._add_in_c(library, ids, at)
         inside = rows_among(ids if at is None else ids.take(at), len(self._low))
         np.add.at(self._low, inside, np.uint32(1))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.sketch import Ids
-from trainobs.core.native import lookups
+from trainobs.core.native import loops
 
 Flags = NDArray[np.bool_]
 
@@ -26,7 +26,7 @@ def are_among(rows: Ids, row_count: int, lookups_of: Sequence[Ids]) -> list[Flag
     Raises:
         IndexError: an id is above the last row.
     """
-    library = lookups()
+    library = loops()
     if library is not None and (flags := _in_c(library, rows, row_count, lookups_of)) is not None:
         return flags
     is_one = np.zeros(row_count, np.bool_)
@@ -44,7 +44,7 @@ def counts_at(ids: Ids, counts: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.
     Raises:
         IndexError: an id is above the last row.
     """
-    library = lookups()
+    library = loops()
     is_fit = counts.dtype == np.uint32 and counts.flags.c_contiguous and _is_dense(ids)
     if library is not None and is_fit:
         found = np.empty(len(ids), np.uint32)

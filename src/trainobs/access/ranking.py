@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainobs.access.sketch import Blocks, Counts, Ids, blocks_of, joined
 from trainobs.access.spectrum import Spectrum
-from trainobs.core.native import lookups
+from trainobs.core.native import loops
 
 _NEVER = (1 << 64) - 1
 
@@ -48,7 +48,7 @@ class HotLimit(NamedTuple):
 
     def rows(self, counts: NDArray[np.unsignedinteger[Any]], classes: Spectrum) -> Ids:
         """The hot rows of a table, by the counts of all of its rows and their spectrum."""
-        library = lookups()
+        library = loops()
         if library is None or counts.dtype != np.uint32 or not counts.flags.c_contiguous:
             return self.hot(blocks_of(counts))[0]
         most = int(classes.rows[classes.counts >= np.uint64(self.least)].sum()) + self.more

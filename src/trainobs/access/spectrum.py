@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainobs.access.sketch import Blocks, Counts, Sketch
-from trainobs.core.native import lookups
+from trainobs.core.native import loops
 
 _HISTOGRAM_COUNTS = 1 << 16
 
@@ -85,7 +85,7 @@ def _in_numpy(seen: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], Counts
 
 def _in_c(counts: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], Counts] | None:
     """The same, of counters; None where they or the part in C are not so."""
-    library = lookups()
+    library = loops()
     if library is None or counts.dtype != np.uint32 or not counts.flags.c_contiguous:
         return None
     rows = np.zeros(_HISTOGRAM_COUNTS, np.int64)

@@ -1,4 +1,4 @@
-"""Loops over lookups that are in C (`native/lookups.h`), where that is built.
+"""Loops that are in C (`native/loops.h`), where that is built.
 
 ctypes calls them without the interpreter's lock. Each has a reference in Python that does the same.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from trainobs.core.compiled import is_stale, is_whole, tell_stale_native
 from trainobs.core.switch import PURE, is_on
 
-_PATH = Path(__file__).with_name("_lookups.so")
+_PATH = Path(__file__).with_name("_loops.so")
 _NUMBER, _PLACE = ctypes.c_int64, ctypes.c_void_p
 _ARGUMENTS = {
     "trainobs_count": (_PLACE, _NUMBER, _PLACE, _NUMBER, _PLACE, _NUMBER),
@@ -24,11 +24,16 @@ _ARGUMENTS = {
     "trainobs_take": (_PLACE, _PLACE, _NUMBER),
     "trainobs_all_hot": (_PLACE, _NUMBER, _PLACE),
     "trainobs_part": (_PLACE, _PLACE),
+    "trainobs_grown": (
+        *(_PLACE, _NUMBER, _NUMBER, _NUMBER),
+        *(_PLACE, _NUMBER, _PLACE, _NUMBER, _NUMBER),
+        *(_PLACE,) * 3,
+    ),
 }
 
 
 @lru_cache(maxsize=1)
-def lookups() -> ctypes.CDLL | None:
+def loops() -> ctypes.CDLL | None:
     """The library; None where it is not built, cut off or stale, or Python is asked for."""
     if is_on(PURE) or not is_whole(_PATH):
         return None

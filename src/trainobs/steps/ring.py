@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import CDLL
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.abi import CELL, FIELDS, RING
+from trainobs.core.abi import FIELDS, RING
 from trainobs.core.cells import StepCells, Words
+from trainobs.core.native import loops
 
 Taken = tuple[StepCells, list[Words]]
 """What the kernel counted in some steps, and the tables beside it: latency, what users count."""
@@ -34,13 +36,13 @@ class Ring:
     """
 
     def __init__(self, kernel: KernelRows, more: Sequence[Words] = ()) -> None:
-        self._cells = kernel.rows.reshape(RING, -1).view(_WHOLE)
         self._touched = kernel.touched.reshape(-1)
-        self._tables = [kernel.latency, *more]
         self._looked_at = b""
-        self._used = self._places = np.empty(0, np.intp)
-        self._seen_rows = np.empty((RING, 0), np.uint64)
-        self._seen_tables = [np.zeros_like(table) for table in self._tables]
+        self._places = np.empty(0, np.intp)
+        self._rows = _Slots(kernel.rows.reshape(RING, -1).view(np.uint64), len(FIELDS))
+        self._tables = [_Slots(table, table.shape[1]) for table in (kernel.latency, *more)]
+        for table in self._tables:
+            table.look_at(np.zeros(1, np.intp))
 
     def take(self, serials: Sequence[int], at_rest: Sequence[int] = ()) -> tuple[Taken, list[int]]:
         """Growth of the slots of some steps since they were taken last; at least one.
@@ -55,35 +57,64 @@ class Ring:
         touched = self._touched.tobytes()
         if touched != self._looked_at:
             self._look_at(touched)
-        count = len(serials)
         slots = np.array([*serials, *at_rest]) % RING
-        values = self._cells[slots[:, None], self._used].view("<u8")
-        grown = values - self._seen_rows[slots]
-        late = grown[count:, _COUNTS].sum(axis=1).tolist()
-        taken = slots[:count]
-        self._seen_rows[taken] = values[:count]
-        grown_tables = []
-        for table, seen in zip(self._tables, self._seen_tables, strict=True):
-            now = table[taken]
-            grown_tables.append(now - seen[taken])
-            seen[taken] = now
-        return (StepCells(self._places, grown[:count]), grown_tables), late
+        taken = slots[: len(serials)]
+        grown, late = self._rows.take(slots, len(taken))
+        tables = [table.take(taken, len(taken))[0] for table in self._tables]
+        return (StepCells(self._places, grown), tables), late.tolist()
 
     def _look_at(self, touched: bytes) -> None:
         """Read more cells from now on: nothing was in them, in any slot, until now."""
         cells = np.flatnonzero(np.frombuffer(touched, np.uint8))
-        places = (cells[:, None] * len(FIELDS) + np.arange(len(FIELDS))).ravel()
-        seen = np.zeros((RING, len(places)), np.uint64)
-        seen[:, np.searchsorted(places, self._places)] = self._seen_rows
-        self._used, self._places, self._seen_rows = cells, places, seen
+        self._rows.look_at(cells)
+        self._places = (cells[:, None] * len(FIELDS) + np.arange(len(FIELDS))).ravel()
         self._looked_at = touched
 
 
-_WHOLE = np.dtype((np.void, CELL.itemsize))
-"""A cell as one thing to copy: field by field it takes ten times as long."""
+class _Slots:
+    """Slots of a table that only grows, and what some of their cells held when read last.
 
-_COUNTS = slice(FIELDS.index("count"), None, len(FIELDS))
-"""The counts among the numbers of cells."""
+    Args:
+        table: shape (RING, numbers in a slot).
+        words: numbers in a cell, of which the first is a count.
+    """
+
+    def __init__(self, table: Words, words: int) -> None:
+        self._table = table
+        self._words = words
+        # A cell as one thing to copy: field by field it takes ten times as long.
+        self._cells = table.view(np.dtype((np.void, words * table.itemsize)))
+        self._used = np.empty(0, np.intp)
+        self._seen = np.empty((RING, 0), np.uint64)
+
+    def look_at(self, cells: npt.NDArray[np.intp]) -> None:
+        """Read these cells, ascending: those that are read already, and more that are empty."""
+        seen = np.zeros((RING, len(cells), self._words), np.uint64)
+        before = np.searchsorted(cells, self._used)
+        seen[:, before] = self._seen.reshape(RING, len(before), self._words)
+        self._used, self._seen = cells, seen.reshape(RING, -1)
+
+    def take(self, slots: npt.NDArray[np.intp], count: int) -> tuple[Words, Words]:
+        """Growth of the first `count` slots, and of each other one how much its counts grew."""
+        if (library := loops()) is not None:
+            return self._take_in_c(library, slots, count)
+        values = self._cells[slots[:, None], self._used].view(np.uint64)
+        grown = values - self._seen[slots]
+        self._seen[slots[:count]] = values[:count]
+        return grown[:count], grown[count:, :: self._words].sum(axis=1)
+
+    def _take_in_c(
+        self, library: CDLL, slots: npt.NDArray[np.intp], count: int
+    ) -> tuple[Words, Words]:
+        grown = np.empty((count, self._seen.shape[1]), np.uint64)
+        late = np.empty(len(slots) - count, np.uint64)
+        table = self._table.ctypes.data, *self._cells.shape, self._words
+        used = self._used.ctypes.data, len(self._used)
+        which = slots.ctypes.data, count, len(late)
+        filled = (array.ctypes.data for array in (self._seen, grown, late))
+        if library.trainobs_grown(*table, *used, *which, *filled) < 0:
+            raise IndexError(f"a cell or slot is not among those of {self._cells.shape}")
+        return grown, late
 
 
 def joined(parts: Sequence[Taken]) -> Taken:

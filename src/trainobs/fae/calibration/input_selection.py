@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.core.native import lookups
+from trainobs.core.native import loops
 from trainobs.fae.calibration.outside import IdLimit, OutsideIds
 from trainobs.fae.kjt.inputs import Inputs
 
@@ -34,7 +34,7 @@ def selected_inputs(
     Raises:
         FAEError: see `OutsideIds.without`.
     """
-    library = lookups()
+    library = loops()
     if library is not None:
         parts = _in_c(library, batches, outside.limits, choices)
         if parts is not None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainobs.core.native import lookups
+from trainobs.core.native import loops
 from trainobs.fae.kjt.split import Bags
 
 _WIDE = {torch.int32: 0, torch.int64: 1}
@@ -69,7 +69,7 @@ class PoolInC:
     @classmethod
     def from_bags(cls, bags: Bags, slots: Tensor | None, starts: Tensor | None) -> PoolInC | None:
         """None where C is not built, or cannot read these tensors."""
-        library, weights = lookups(), bags.weights
+        library, weights = loops(), bags.weights
         tensors = (tensor for tensor in (*bags, slots, starts) if tensor is not None)
         is_fit = (
             all(tensor.device.type == "cpu" and tensor.is_contiguous() for tensor in tensors)
