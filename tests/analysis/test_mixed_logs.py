@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.samples import NO_LATENCY, busy_run, info
@@ -21,13 +22,15 @@ def write(tmp_path, monkeypatch):
     """Writes a run of busy steps in parts of 10; returns its directory."""
     monkeypatch.setattr("trainobs.runlog.writer.SEAL_STEPS", 10)
 
-    def write(name, steps, *, ended=True, after_ns=0, ranks=1):
+    def write(name, steps, *, ended=True, after_ns=0, ranks=1, **metrics):
         for rank in range(ranks):
             sink = RunLogSink(tmp_path / name, rank)
             facts = info(rank=rank, world_size=ranks)
             facts.clock = {"monotonic_ns": 0, "wall_ns": 1 + after_ns}
             sink.begin(facts)
             whole = busy_run(steps)
+            for metric, value in metrics.items():
+                whole.columns[metric] = np.full(steps, value)
             for begin in range(0, steps, 10):
                 rows = slice(begin, begin + 10)
                 part, batches = whole.select(rows), whole.batches[rows]
@@ -141,3 +144,45 @@ def test_a_comparison_tells_that_steps_are_of_two_runs(write, capsys):
     assert main(["compare", str(other), str(path)]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert f"steps of {path} are there twice, or those of another run: trust no number" in words
+
+
+GOT = {"loader/batch_count": 1.0, "loader/device_ns": 0.0}
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("gone", ["*", "00003"])
+def test_nothing_is_said_that_rests_on_batches_of_which_some_are_gone(write, capsys, ended, gone):
+    path = write("run", 80, ended=ended, **GOT)
+    whole = summarize(RunLog.open(path))
+    assert whole["loader"]["are_all"]
+    for file in (path / "rank=0").glob(f"batches-{gone}.parquet"):
+        file.unlink()
+    found = summarize(RunLog.open(path))
+    assert found["would_help"]["refused"].startswith("unreadable files: rank=0/batches-")
+    assert found["verdict"]["run"]["replayed"] is None
+    assert found["step"] == whole["step"]  # which rests on the steps alone
+    words = told(path, capsys)
+    assert "batches-0000" in words
+    assert "it is not known which step got which" not in words
+    assert ("and 10 batches of which nothing is known" in words) == (gone != "*")
+    assert main(["report", str(path)]) == 0
+    loader = "Loader: of 80 batches 70 are known, made by 4 workers, "
+    assert (loader in capsys.readouterr().out) == (gone != "*")
+    assert main(["whatif", str(path)]) == 2
+    assert "found: unreadable files: rank=0/batches-" in capsys.readouterr().err
+    assert main(["report", str(path), "--step", "35"]) == 0
+    assert "Its batches are not known: rank=0/batches-" in capsys.readouterr().out
+
+
+def test_the_last_batches_of_a_run_that_goes_on_may_come_with_its_next_part(write):
+    path = write("run", 16, ended=False, **GOT)
+    (path / "rank=0" / "batches-00001.parquet").unlink()
+    assert lost_of(path)["files"] == {}
+
+
+def test_of_batches_that_nobody_knows_the_number_is_told(write, capsys):
+    """As after a loss of the service: the steps still tell how many they got."""
+    path = write("run", 40, **GOT | {"loader/batch_count": 2.0})
+    assert main(["report", str(path)]) == 0
+    loader = "Loader: of 80 batches 40 are known, made by 4 workers, "
+    assert loader in capsys.readouterr().out

@@ -7,11 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from trainobs.analysis.loader_workers import GOT
 from trainobs.core.records import SETUP
 from trainobs.runlog.columns import TABLES
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import LATENCY, STEPS, latency_file, part_file
+from trainobs.runlog.schema import BATCHES, LATENCY, STEPS, latency_file, part_file, part_number
+from trainobs.verdict.metric_names import LOADER_DEVICE
+
+NO_FILE = "no such file"
+
+_AHEAD = 16
+"""Steps whose batches may be in the next part, since they were fetched ahead."""
 
 
 def stored_steps(run: RunLog, rank: RankLog) -> int:
@@ -39,14 +46,43 @@ def rows_at_odds(run: RunLog, rank: RankLog) -> dict[str, dict[str, int]]:
 
 
 def gone(run: RunLog, rank: RankLog) -> list[Path]:
-    """The first file of each table that has rows stored, and no file."""
-    return [
+    """The first file of each table that has rows stored, and no file; and files of batches."""
+    tables = [
         latency_file(run.path, rank.rank)
         if table == LATENCY
         else part_file(run.path, rank.rank, table, 0)
         for table in _stored_rows(run, rank)
         if not has(rank, table)
     ]
+    return list(dict.fromkeys((*tables, *_gone_batches(run, rank))))
+
+
+def lacking_batches(run: RunLog, rank: RankLog) -> dict[Path, str]:
+    """Files of batches that are gone, not those of the run, or not all readable -> why.
+
+    What rests on the batches of a run is then unknown: some of them would be taken for all.
+    """
+    missing = (file for file in gone(run, rank) if file.name.startswith(f"{BATCHES}-"))
+    found = rank.files.unreadable(BATCHES) | dict.fromkeys(missing, NO_FILE)
+    if not found and (odds := rows_at_odds(run, rank).get(BATCHES)):
+        first = part_file(run.path, rank.rank, BATCHES, 0)
+        counts = f"{odds['found']:,} rows of {odds['stored']:,} stored"
+        found = {first.with_name(f"{BATCHES}-*.parquet"): counts}
+    return found
+
+
+def _gone_batches(run: RunLog, rank: RankLog) -> list[Path]:
+    """The last files, of parts whose steps know what made their batches, also of a killed run."""
+    there = (*rank.files[BATCHES], *rank.files.unreadable(BATCHES))
+    last, row = max(map(part_number, there), default=-1), 0
+    found: dict[Path, int] = {}
+    read = rank.metrics((LOADER_DEVICE, GOT))
+    got = np.isfinite(read[LOADER_DEVICE]) & (read[GOT] > 0)
+    for file, rows in zip(rank.files[STEPS], rank.files.rows(STEPS), strict=True):
+        known, number = int(got[row : (row := row + rows)].sum()), part_number(file)
+        if known and number > last:
+            found[part_file(run.path, rank.rank, BATCHES, number)] = known
+    return list(found) if sum(found.values()) > _AHEAD else []
 
 
 def go_back(rank: RankLog) -> bool:

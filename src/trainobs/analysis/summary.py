@@ -17,12 +17,27 @@ from trainobs.analysis.checkpoints import CHECKPOINTS, checkpoints
 from trainobs.analysis.data_reads import has_libaio, mapped_data
 from trainobs.analysis.hot_rows import hot_rows
 from trainobs.analysis.io_numbers import files_read
-from trainobs.analysis.loader_workers import OF_A_BATCH, WAITED, of_no_step, together, workers
+from trainobs.analysis.loader_workers import (
+    OF_A_BATCH,
+    WAITED,
+    got,
+    of_no_step,
+    together,
+    workers,
+)
 from trainobs.analysis.metric_statistics import MetricStatistics, Statistics
 from trainobs.analysis.own_cost import own_cpu_ratio, training_ns
 from trainobs.analysis.ranks import COMPARED, compare
 from trainobs.analysis.step_time import newest_step, step_time
-from trainobs.analysis.stored import go_back, gone, has, rows_at_odds, stored_steps
+from trainobs.analysis.stored import (
+    NO_FILE,
+    go_back,
+    gone,
+    has,
+    lacking_batches,
+    rows_at_odds,
+    stored_steps,
+)
 from trainobs.analysis.straggler_parts import longer, told
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
@@ -102,7 +117,9 @@ _OFTEN = tuple(
 
 def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     with rank.keeping(BATCHES, {*BATCH_NEEDED, *OF_A_BATCH}):
-        taken, makers, others = AllSteps(rank, run.is_part), workers(rank), of_no_step(rank)
+        are_whole = not lacking_batches(run, rank)
+        taken = AllSteps(rank, is_part=run.is_part, batches_are_whole=are_whole)
+        makers, others = workers(rank), of_no_step(rank)
     metrics, setup, buckets = _metrics(run, rank, taken)
     steps, all_ns = taken.steps, training_ns(metrics, setup)
     lookups, facts = TableLookups(rank), facts_from(run.info)
@@ -128,7 +145,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "setup": setup,
         "checkpoints": checkpoints(rank),
         "workers": makers,
-        "loader": together(makers, others, facts),
+        "loader": together(makers, others, facts, got=got(rank), are_whole=are_whole),
         "embeddings": about_tables,
         "hot_rows": hot_rows(rank, about_tables) if _HOT_ROWS in _probes(run) else None,
         "latency": latencies,
@@ -313,7 +330,7 @@ def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Pa
     if not has(rank, STEPS) and (stored_steps(run, rank) or (batches >= 0).any()):
         tables.append(STEPS)
     files = [part_file(run.path, rank.rank, table, 0) for table in tables]
-    return dict.fromkeys((*files, *gone(run, rank)), "no such file")
+    return dict.fromkeys((*files, *gone(run, rank)), NO_FILE)
 
 
 def _free_bytes(path: Path) -> int | None:

@@ -11,7 +11,7 @@ from trainobs.replay.handover import COMPUTES, NO_DRAW, NOTHING
 from trainobs.replay.opening import surely_opened
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import COVERAGE, Trace
-from trainobs.verdict import asleep
+from trainobs.verdict import asleep, kept
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.cpus import contention
 from trainobs.verdict.handover import are_uneven, drawn, fetched, handed_over, kept_by_makers
@@ -200,7 +200,9 @@ def _split(now: Situation) -> Candidates:
     yield Candidate(Cause.FETCH, own, _FETCHED)
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
     most = COMPUTES * known(now.ns(names.HANDOVER))
-    if not isnan(slept) and known(now.ns("batch/compute_ns")) < most:
+    made = now.ns("batch/compute_ns")
+    made = now.ns(kept.MADE) if isnan(made) else made  # where it is unknown which step got which
+    if not isnan(slept) and made < most:
         handed = handed_over(now) - own - kept_by_makers(now)
         yield Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,))
     lacked += known(now.ns(names.LOADER_CPU_WAIT))
