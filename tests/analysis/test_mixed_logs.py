@@ -6,15 +6,25 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from tests.samples import NO_LATENCY, busy_run, info
+from tests.samples import ITEM, NO_LATENCY, USER, busy_run, info, lookup_rows
 from trainobs.analysis.stored import go_back
 from trainobs.analysis.summary import summarize
 from trainobs.cli import main
 from trainobs.core.abi import FileClass, Op, Role
+from trainobs.core.collectives import Collective
+from trainobs.core.file_rows import IO_ROW, NOTHING, IoRows
+from trainobs.core.records import UNKNOWN
+from trainobs.runlog.arrivals import ArrivalsSink
+from trainobs.runlog.embeddings import EmbeddingsSink
+from trainobs.runlog.io import IoSink
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
+from trainobs.session.delivery import Deliveries
+
+REST = Collective.ALL_GATHER, 8, UNKNOWN
 
 
 @pytest.fixture
@@ -186,3 +196,50 @@ def test_of_batches_that_nobody_knows_the_number_is_told(write, capsys):
     assert main(["report", str(path)]) == 0
     loader = "Loader: of 80 batches 40 are known, made by 4 workers, "
     assert loader in capsys.readouterr().out
+
+
+@pytest.fixture
+def of_every_sink(tmp_path):
+    """A run with lookups, arrivals and files, as a session writes it; its directory."""
+    path, over = tmp_path / "run", [IoRows(np.zeros(3, IO_ROW), NOTHING.spread)]
+    arrived = [(0, number, 10**15, *REST) for number in range(20)]
+    deliveries = Deliveries(
+        [
+            RunLogSink(path),
+            IoSink(path, 0, lambda is_last: over.pop() if over else NOTHING),
+            ArrivalsSink(path, 0, lambda is_last: arrived if is_last else []),
+            EmbeddingsSink(path, 0),
+        ]
+    )
+    deliveries.begin(info(tables=(USER, ITEM), capabilities={"embeddings": "on", "files": "on"}))
+    looked_up = {"lookup_count": 8, "bytes": 512.0}
+    lookups = lookup_rows(*((step, 0, looked_up) for step in range(12)))
+    deliveries.write(replace(busy_run(12), lookups=lookups))
+    deliveries.end({"outcome": "ok"})
+    return path
+
+
+@pytest.mark.parametrize(("table", "rows"), [("io", 3), ("arrivals", 20), ("embeddings", 12)])
+def test_files_of_every_table_are_missed(of_every_sink, capsys, table, rows):
+    path = of_every_sink
+    found = lost_of(path)
+    assert (found["at_odds"], found["files"]) == ({}, {})
+    assert RunLog.open(path).info["summary"]["stored_rows"][table] == rows
+    file = path / "rank=0" / f"{table}-00000.parquet"
+    half = pq.read_table(file).slice(0, rows // 2)
+    pq.write_table(half, file)
+    assert lost_of(path)["at_odds"] == {table: {"found": rows // 2, "stored": rows}}
+    assert f"{table}: {rows // 2} rows of {rows} stored" in told(path, capsys)
+    file.unlink()
+    assert lost_of(path)["files"] == {str(file): "no such file"}
+    assert f"{file.name}: no such file" in told(path, capsys)
+
+
+def test_nothing_is_said_that_rests_on_lookups_of_which_some_are_gone(of_every_sink, capsys):
+    read = "embedding/bytes{table=user}"
+    assert summarize(RunLog.open(of_every_sink))["metrics"][read]["sum"] == 12 * 512
+    file = of_every_sink / "rank=0" / "embeddings-00000.parquet"
+    pq.write_table(pq.read_table(file).slice(0, 5), file)
+    assert read not in summarize(RunLog.open(of_every_sink))["metrics"]
+    assert main(["report", str(of_every_sink)]) == 0
+    assert ", lookups unknown" in capsys.readouterr().out

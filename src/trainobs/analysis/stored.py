@@ -57,17 +57,17 @@ def gone(run: RunLog, rank: RankLog) -> list[Path]:
     return list(dict.fromkeys((*tables, *_gone_batches(run, rank))))
 
 
-def lacking_batches(run: RunLog, rank: RankLog) -> dict[Path, str]:
-    """Files of batches that are gone, not those of the run, or not all readable -> why.
+def lacking(run: RunLog, rank: RankLog, table: str) -> dict[Path, str]:
+    """Files of a table that are gone, not those of the run, or not all readable -> why.
 
-    What rests on the batches of a run is then unknown: some of them would be taken for all.
+    What rests on all rows of that table is then unknown: some of them would be taken for all.
     """
-    missing = (file for file in gone(run, rank) if file.name.startswith(f"{BATCHES}-"))
-    found = rank.files.unreadable(BATCHES) | dict.fromkeys(missing, NO_FILE)
-    if not found and (odds := rows_at_odds(run, rank).get(BATCHES)):
-        first = part_file(run.path, rank.rank, BATCHES, 0)
+    missing = (file for file in gone(run, rank) if file.name.startswith(f"{table}-"))
+    found = rank.files.unreadable(table) | dict.fromkeys(missing, NO_FILE)
+    if not found and (odds := rows_at_odds(run, rank).get(table)):
+        first = part_file(run.path, rank.rank, table, 0)
         counts = f"{odds['found']:,} rows of {odds['stored']:,} stored"
-        found = {first.with_name(f"{BATCHES}-*.parquet"): counts}
+        found = {first.with_name(f"{table}-*.parquet"): counts}
     return found
 
 

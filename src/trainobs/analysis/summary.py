@@ -34,7 +34,7 @@ from trainobs.analysis.stored import (
     go_back,
     gone,
     has,
-    lacking_batches,
+    lacking,
     rows_at_odds,
     stored_steps,
 )
@@ -56,7 +56,14 @@ from trainobs.core.metrics import MetricKind, evaluate
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import BATCHES, KERNEL, STEPS, part_file, part_number
+from trainobs.runlog.schema import (
+    BATCHES,
+    EMBEDDINGS,
+    KERNEL,
+    STEPS,
+    part_file,
+    part_number,
+)
 from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, STEP
 from trainobs.verdict.verdict import facts_from
 
@@ -117,12 +124,13 @@ _OFTEN = tuple(
 
 def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     with rank.keeping(BATCHES, {*BATCH_NEEDED, *OF_A_BATCH}):
-        are_whole = not lacking_batches(run, rank)
+        are_whole = not lacking(run, rank, BATCHES)
         taken = AllSteps(rank, is_part=run.is_part, batches_are_whole=are_whole)
         makers, others = workers(rank), of_no_step(rank)
     metrics, setup, buckets = _metrics(run, rank, taken)
     steps, all_ns = taken.steps, training_ns(metrics, setup)
-    lookups, facts = TableLookups(rank), facts_from(run.info)
+    facts = facts_from(run.info)
+    lookups = TableLookups(rank, are_whole=not lacking(run, rank, EMBEDDINGS))
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
     mapped, unnamed = mapped_data(metrics), unnamed_bytes(run, rank)

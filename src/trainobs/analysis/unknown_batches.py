@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from trainobs.analysis.stored import lacking_batches
+from trainobs.analysis.stored import lacking
 from trainobs.core.text import counted
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import STEPS
+from trainobs.runlog.schema import BATCHES, STEPS
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.replayable import why_no_replay
 from trainobs.verdict.summed_steps import SummedSteps
@@ -63,7 +63,7 @@ def why_unknown(
 
 def unreadable_of(run: RunLog) -> dict[str, str]:
     """Files of steps and batches of the rank that is told of, gone or not to be read -> why."""
-    found = run.rank.files.unreadable(STEPS) | lacking_batches(run, run.rank)
+    found = run.rank.files.unreadable(STEPS) | lacking(run, run.rank, BATCHES)
     return {str(file.relative_to(run.path)): why for file, why in found.items()}
 
 

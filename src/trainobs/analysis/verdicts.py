@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.ranks import common_steps
-from trainobs.analysis.stored import lacking_batches
+from trainobs.analysis.stored import lacking
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP
 from trainobs.replay.predict import Replay
@@ -58,7 +58,7 @@ class Steps(NamedTuple):
 def summed_steps(run: RunLog) -> Steps:
     """The steps of a run, all of which are there, and of each of its epochs; see `AllSteps`."""
     rank = run.rank
-    found = AllSteps(rank, is_part=False, batches_are_whole=not lacking_batches(run, rank))
+    found = AllSteps(rank, is_part=False, batches_are_whole=not lacking(run, rank, BATCHES))
     for part in rank.parts(STEPS, found.names):  # a long run's columns would take 2 GB
         found.take(part)
     return found.steps
