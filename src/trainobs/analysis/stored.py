@@ -26,10 +26,31 @@ def stored_steps(run: RunLog, rank: RankLog) -> int:
     return int(_ended(run, rank).get("stored_steps", 0))
 
 
+def missing_steps(run: RunLog, rank: RankLog) -> int | None:
+    """Steps of files that are gone: as many as the run stored and are not there, or by numbers.
+
+    What the last files of a run that was killed had nobody knows. None where numbers leap, too, by
+    steps that were never stored.
+    """
+    if not run.is_part and (stored := stored_steps(run, rank)):
+        return max(stored - int((rank.step() != SETUP).sum()), 0)
+    missing, row, before, last = 0, 0, -1, -1
+    for file, rows in zip(rank.files[STEPS], rank.files.rows(STEPS), strict=True):
+        numbers = rank.step()[row : (row := row + rows)]
+        steps, part = numbers[numbers != SETUP], part_number(file)
+        is_known = before >= 0 or not run.is_part
+        if len(steps) and part > before + 1 and is_known:
+            missing += max(int(steps[0]) - last - 1, 0)
+        before, last = part, int(steps[-1]) if len(steps) else last
+    ended = run.info.get("summary") or {}
+    never_stored = ended.get("dropped_steps") or ended.get("lost_steps", {}).get("runlog")
+    return None if missing and never_stored else missing
+
+
 def rows_at_odds(run: RunLog, rank: RankLog) -> dict[str, dict[str, int]]:
     """Table -> rows that were `found`, and `stored`, where its files can be read and these differ.
 
-    Of steps only where there are too many: see `missing_steps` of `analysis.summary`.
+    Of steps only where there are too many: see `missing_steps`.
     """
     if run.is_part:
         return {}

@@ -35,6 +35,7 @@ from trainobs.analysis.stored import (
     gone,
     has,
     lacking,
+    missing_steps,
     rows_at_odds,
     stored_steps,
 )
@@ -62,7 +63,6 @@ from trainobs.runlog.schema import (
     KERNEL,
     STEPS,
     part_file,
-    part_number,
 )
 from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, STEP
 from trainobs.verdict.verdict import facts_from
@@ -290,7 +290,7 @@ def _lost(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[st
         "because": ended.get("lost_because", {}),
         "files": {str(path): reason for path, reason in files.items()},
         "partly": [str(path) for path in _read_in_part(run) if path in files],
-        "missing_steps": _missing_steps(run, rank),
+        "missing_steps": missing_steps(run, rank),
         "at_odds": rows_at_odds(run, rank),
         "are_mixed": go_back(rank),
         "free_bytes": None if ended else _free_bytes(run.path),
@@ -301,27 +301,6 @@ def _read_in_part(run: RunLog) -> Iterator[Path]:
     """Files that can be read, if not in all columns."""
     for rank in run.ranks.values():
         yield from chain.from_iterable(rank.files.values())
-
-
-def _missing_steps(run: RunLog, rank: RankLog) -> int | None:
-    """Steps of files that are gone: as many as the run stored and are not there, or by numbers.
-
-    What the last files of a run that was killed had nobody knows. None where numbers leap, too, by
-    steps that were never stored.
-    """
-    if not run.is_part and (stored := stored_steps(run, rank)):
-        return max(stored - int((rank.step() != SETUP).sum()), 0)
-    missing, row, before, last = 0, 0, -1, -1
-    for file, rows in zip(rank.files[STEPS], rank.files.rows(STEPS), strict=True):
-        numbers = rank.step()[row : (row := row + rows)]
-        steps, part = numbers[numbers != SETUP], part_number(file)
-        is_known = before >= 0 or not run.is_part
-        if len(steps) and part > before + 1 and is_known:
-            missing += max(int(steps[0]) - last - 1, 0)
-        before, last = part, int(steps[-1]) if len(steps) else last
-    ended = run.info.get("summary") or {}
-    never_stored = ended.get("dropped_steps") or ended.get("lost_steps", {}).get("runlog")
-    return None if missing and never_stored else missing
 
 
 def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Path, str]:
