@@ -179,7 +179,8 @@ class SummedSteps:
         blocks, steps = np.array(self._sums), np.array(self._steps)
         few = steps <= FEW * len(self)
         most = np.where(few[:, None], blocks, 0.0).max(axis=0)
-        return (most > 0) & (most >= MOST * sums)
+        found: npt.NDArray[np.bool_] = (most > 0) & (most >= MOST * sums)
+        return found
 
     def known_share(self, name: str) -> float:
         """Share of the steps that know a metric; 1 for what is 0 where nobody tells, see `mean`."""
