@@ -10,13 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.samples import ITEM, NO_LATENCY, USER, busy_run, info, lookup_rows
+from trainobs.analysis import no_steps
 from trainobs.analysis.stored import go_back
 from trainobs.analysis.summary import summarize
+from trainobs.analysis.view import RunView
 from trainobs.cli import main
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.collectives import Collective
 from trainobs.core.file_rows import IO_ROW, NOTHING, IoRows
 from trainobs.core.records import UNKNOWN
+from trainobs.report.pieces import piece
 from trainobs.runlog.arrivals import ArrivalsSink
 from trainobs.runlog.embeddings import EmbeddingsSink
 from trainobs.runlog.io import IoSink
@@ -243,3 +246,22 @@ def test_nothing_is_said_that_rests_on_lookups_of_which_some_are_gone(of_every_s
     assert read not in summarize(RunLog.open(of_every_sink))["metrics"]
     assert main(["report", str(of_every_sink)]) == 0
     assert ", lookups unknown" in capsys.readouterr().out
+
+
+def test_nobody_is_said_to_have_made_more_batches_than_steps_got(write, capsys):
+    path = write("run", 40, **GOT)
+    file = path / "rank=0" / "batches-00003.parquet"
+    shutil.copy(file, path / "rank=0" / "batches-00004.parquet")
+    found = summarize(RunLog.open(path))
+    assert (found["workers"], found["loader"]) == ([], None)
+    assert "batches: 50 rows of 40 stored: some are there twice" in told(path, capsys)
+
+
+def test_of_steps_that_are_gone_nobody_says_that_none_was_recorded(write, capsys):
+    path = write("run", 10)
+    (path / "rank=0" / "steps-00000.parquet").unlink()
+    summary = summarize(RunLog.open(path))
+    assert no_steps.found(summary) == "No step can be read"
+    of_page = piece(RunView(RunLog.open(path)), "summary")["no_steps"]
+    assert of_page.startswith("No step can be read. 1 file of steps cannot be read")
+    assert "No step can be read 1 file of steps cannot be read" in told(path, capsys)

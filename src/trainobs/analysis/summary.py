@@ -126,7 +126,9 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     with rank.keeping(BATCHES, {*BATCH_NEEDED, *OF_A_BATCH}):
         are_whole = not lacking(run, rank, BATCHES)
         taken = AllSteps(rank, is_part=run.is_part, batches_are_whole=are_whole)
-        makers, others = workers(rank), of_no_step(rank)
+        makers, others, of_steps = workers(rank), of_no_step(rank), got(rank)
+    if not are_whole and sum(one["batches"] for one in makers) > (of_steps or math.inf):
+        makers = []  # some are there twice, or another run's
     metrics, setup, buckets = _metrics(run, rank, taken)
     steps, all_ns = taken.steps, training_ns(metrics, setup)
     facts = facts_from(run.info)
@@ -153,7 +155,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "setup": setup,
         "checkpoints": checkpoints(rank),
         "workers": makers,
-        "loader": together(makers, others, facts, got=got(rank), are_whole=are_whole),
+        "loader": together(makers, others, facts, got=of_steps, are_whole=are_whole),
         "embeddings": about_tables,
         "hot_rows": hot_rows(rank, about_tables) if _HOT_ROWS in _probes(run) else None,
         "latency": latencies,

@@ -50,7 +50,8 @@ def why_unknown(
         return Unknown(why, "observe one process with one loader, without a GPU")
     if unreadable:
         (file, why), more = next(iter(unreadable.items())), len(unreadable) - 1
-        found = f"unreadable files: {file}: {why}{f', and {more} more' if more else ''}"
+        short = why.partition(" (")[0]  # a report has all of it
+        found = f"unreadable files: {file}: {short}{f', and {more} more' if more else ''}"
         return Unknown(found, "copy them anew from where the run was written")
     if len(summed) < FEWEST:
         there = counted(len(summed), "step")
