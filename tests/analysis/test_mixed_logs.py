@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -117,10 +118,21 @@ def test_steps_that_go_back_in_time_are_told_of_a_killed_run_too(write, capsys, 
 
 def test_steps_of_a_run_that_goes_on_meanwhile_do_not_go_back(write):
     path, later = write("run", 5, ended=False), write("later", 8, ended=False)
-    rank = RunLog.open(path).rank
-    assert len(rank.step()) == 5
+    run = RunLog.open(path)
+    assert len(run.rank.step()) == 5
     shutil.copy(later / "rank=0" / "steps-00000.parquet", path / "rank=0" / "steps-00000.parquet")
-    assert not go_back(rank)
+    assert not go_back(run, run.rank)
+
+
+def test_steps_from_before_the_run_are_another_s(write, capsys):
+    path, other = write("run", 10), write("other", 10, after_ns=-(10**12))
+    about = json.loads((path / "run.json").read_text())
+    about["clock"]["monotonic_ns"] = 10**13 + 10**8  # a first fetch may begin a little before
+    (path / "run.json").write_text(json.dumps(about))
+    assert not lost_of(path)["are_mixed"]
+    shutil.copy(other / "rank=0" / "steps-00000.parquet", path / "rank=0" / "steps-00000.parquet")
+    assert lost_of(path)["are_mixed"]
+    assert "trust no number of this report" in told(path, capsys)
 
 
 def test_what_a_sink_makes_again_is_not_at_odds(tmp_path, monkeypatch):

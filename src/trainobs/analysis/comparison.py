@@ -336,7 +336,7 @@ def _notes(
     if any(work.has_loaders and work.batches is None for side in works for work in side):
         yield "how many batches a step has is not known of all runs: it is taken to be the same"
     for run in every:
-        if go_back(run.rank) or STEPS in rows_at_odds(run, run.rank):
+        if go_back(run, run.rank) or STEPS in rows_at_odds(run, run.rank):
             yield f"steps of {run.path} are there twice, or those of another run: trust no number"
         yield from _lost(run)
     if any(len(run.ranks) > 1 for run in every):

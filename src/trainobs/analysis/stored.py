@@ -17,6 +17,7 @@ from trainobs.verdict.metric_names import LOADER_DEVICE
 
 NO_FILE = "no such file"
 
+_SLACK_NS = 10**9
 _AHEAD = 16
 """Steps whose batches may be in the next part, since they were fetched ahead."""
 
@@ -106,10 +107,16 @@ def _gone_batches(run: RunLog, rank: RankLog) -> list[Path]:
     return list(found) if sum(found.values()) > _AHEAD else []
 
 
-def go_back(rank: RankLog) -> bool:
-    """Whether a step begins before the one in front of it: then the files are of several runs."""
+def go_back(run: RunLog, rank: RankLog) -> bool:
+    """Whether a step begins before the one in front of it, or before the run.
+
+    Then the files are of several runs, or of another.
+    """
     read = rank.columns(STEPS, ("step", "start_ns"))  # at once: files of a live run grow
-    return bool((np.diff(read["start_ns"][read["step"] != SETUP]) < 0).any())
+    starts = read["start_ns"][read["step"] != SETUP]
+    is_own = run.info.get("rank", 0) == rank.rank  # each rank has a clock of its own
+    began = run.info.get("clock", {}).get("monotonic_ns", 0) if is_own else 0
+    return bool((np.diff(starts) < 0).any() or (starts < began - _SLACK_NS).any())
 
 
 def has(rank: RankLog, table: str) -> bool:

@@ -294,7 +294,7 @@ def _lost(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[st
         "partly": [str(path) for path in _read_in_part(run) if path in files],
         "missing_steps": missing_steps(run, rank),
         "at_odds": rows_at_odds(run, rank),
-        "are_mixed": go_back(rank),
+        "are_mixed": go_back(run, rank),
         "free_bytes": None if ended else _free_bytes(run.path),
     }
 
