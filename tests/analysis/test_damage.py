@@ -397,17 +397,3 @@ def test_that_all_steps_are_gone_is_told_where_batches_name_them(tmp_path, capsy
     text = capsys.readouterr().out
     assert "1 file of steps cannot be read" in text
     assert "rank=0/steps-00000.parquet: no such file" in text
-
-
-@pytest.mark.parametrize("number", [1, 3])  # bits: with two, it is another name
-def test_a_bit_that_flipped_in_the_name_of_a_column_is_told(in_parts, number):
-    path = in_parts(parts=1)
-    file = path / "rank=0" / "steps-00000.parquet"
-    table = pq.read_table(file, partitioning=None)
-    flipped = chr(ord("r") ^ number)
-    names = [name.replace("io/read_b", f"io/{flipped}ead_b") for name in table.column_names]
-    pq.write_table(table.rename_columns(names), file)
-    summary = summarize(RunLog.open(path))
-    assert summary["metrics"]["io/read_bytes"]["sum"] is None
-    told = {str(file): "with unusable values in io/read_bytes"}
-    assert summary["lost"]["files"] == (told if number == 1 else {})

@@ -277,3 +277,17 @@ def test_of_steps_that_are_gone_nobody_says_that_none_was_recorded(write, capsys
     of_page = piece(RunView(RunLog.open(path)), "summary")["no_steps"]
     assert of_page.startswith("No step can be read. 1 file of steps cannot be read")
     assert "No step can be read 1 file of steps cannot be read" in told(path, capsys)
+
+
+@pytest.mark.parametrize("number", [1, 3])  # bits: with two, it is another name
+def test_a_bit_that_flipped_in_the_name_of_a_column_is_told(write, number):
+    path = write("run", 10)
+    file = path / "rank=0" / "steps-00000.parquet"
+    table = pq.read_table(file, partitioning=None)
+    flipped = chr(ord("r") ^ number)
+    names = [name.replace("io/read_b", f"io/{flipped}ead_b") for name in table.column_names]
+    pq.write_table(table.rename_columns(names), file)
+    summary = summarize(RunLog.open(path))
+    assert summary["metrics"]["io/read_bytes"]["sum"] is None
+    told = {str(file): "with unusable values in io/read_bytes"}
+    assert summary["lost"]["files"] == (told if number == 1 else {})

@@ -39,6 +39,12 @@ def lost(summary: dict[str, Any]) -> list[str]:
     return [*_mixed(summary), *_steps(summary), *_disk(summary), *_events(summary)]
 
 
+def told(summary: dict[str, Any]) -> str | None:
+    """The same, and what `missing_files` says, in a sentence; None if they lack nothing."""
+    found = [*missing_files(summary), *lost(summary)]
+    return f"Lost: {'; '.join(found)}." if found else None
+
+
 def nothing_lost(summary: dict[str, Any]) -> str:
     """What is said where nothing is known to be lost: a run that was killed cannot tell of more."""
     if summary["outcome"] is None:

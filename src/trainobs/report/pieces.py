@@ -7,7 +7,7 @@ from typing import Any
 from trainobs.analysis import no_steps
 from trainobs.analysis.unnamed_reads import OF_DATA
 from trainobs.analysis.view import RunView
-from trainobs.report import brief_lines, io_text, verdict_text
+from trainobs.report import brief_lines, io_text, losses, verdict_text
 
 
 def piece(view: RunView, path: str) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
         What the view gives. A summary also has `no_steps`, that there are none and why, `no_files`,
         why nothing is told of files, and `unseen`, what was used that is not seen; None where there
         is no need to. And `doubtful`: metrics of training data, where that is unknown; `said`: see
-        `report.verdict_text.said`.
+        `report.verdict_text.said`, and `lost`, what the numbers lack.
 
     Raises:
         RunLogError: the run has no such piece, or a file of it is damaged.
@@ -31,4 +31,5 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
     unseen = brief_lines.LIBAIO if found["has_libaio"] else None
     why = {"no_steps": None if found["steps"] else none, "no_files": no_files, "unseen": unseen}
     doubtful = [] if found["unnamed_bytes"] is None else list(OF_DATA)
-    return {**found, **why, "doubtful": doubtful, "said": verdict_text.said(found)}
+    said = verdict_text.said(found) | {"lost": losses.told(found)}
+    return {**found, **why, "doubtful": doubtful, "said": said}
