@@ -291,3 +291,10 @@ def test_a_bit_that_flipped_in_the_name_of_a_column_is_told(write, number):
     assert summary["metrics"]["io/read_bytes"]["sum"] is None
     told = {str(file): "with unusable values in io/read_bytes"}
     assert summary["lost"]["files"] == (told if number == 1 else {})
+
+
+def test_of_the_newest_steps_no_older_batches_are_told(write):
+    path = write("run", 40, ended=False, **GOT)
+    (path / "rank=0" / "batches-00003.parquet").unlink()
+    found = summarize(RunLog.open(path, newest_parts=2))
+    assert (found["steps"], found["loader"]["batches"], found["loader"]["got"]) == (20, 10, 20)
