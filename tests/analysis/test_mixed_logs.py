@@ -298,3 +298,22 @@ def test_of_the_newest_steps_no_older_batches_are_told(write):
     (path / "rank=0" / "batches-00003.parquet").unlink()
     found = summarize(RunLog.open(path, newest_parts=2))
     assert (found["steps"], found["loader"]["batches"], found["loader"]["got"]) == (20, 10, 20)
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("steps-00003", "rank=1/steps: 30 rows of 40 stored: some are gone"),
+        ("steps-*", "rank=1/steps: 0 rows of 40 stored: all are gone"),
+        ("batches-00003", "rank=1/batches: 30 rows of 40 stored: some are gone"),
+        ("latency", "rank=1/latency.parquet: no such file"),
+    ],
+)
+def test_files_of_other_ranks_are_missed_too(write, capsys, gone, said):
+    path = write("run", 40, ranks=2)
+    assert "lost nothing" in told(path, capsys)
+    for file in (path / "rank=1").glob(f"{gone}.parquet"):
+        file.unlink()
+    words = told(path, capsys)
+    assert said in words
+    assert "lost nothing" not in words

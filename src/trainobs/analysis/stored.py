@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ _AHEAD = 16
 
 
 def stored_steps(run: RunLog, rank: RankLog) -> int:
-    """0 where that is not known, as of a rank that is told of for want of rank 0."""
+    """0 where that is not known, as of a rank without a file about it."""
     return int(_ended(run, rank).get("stored_steps", 0))
 
 
@@ -69,14 +70,37 @@ def rows_at_odds(run: RunLog, rank: RankLog) -> dict[str, dict[str, int]]:
 
 def gone(run: RunLog, rank: RankLog) -> list[Path]:
     """The first file of each table that has rows stored, and no file; and files of batches."""
-    tables = [
+    return list(dict.fromkeys((*_gone_tables(run, rank), *_gone_batches(run, rank))))
+
+
+def gone_of_others(run: RunLog) -> list[Path]:
+    """The same of all ranks but the one that is told of, without batches of killed runs."""
+    return list(chain.from_iterable(_gone_tables(run, other) for other in _others(run)))
+
+
+def others_at_odds(run: RunLog) -> dict[str, dict[str, int]]:
+    """`rows_at_odds` of all ranks but the one that is told of, also where they lack steps."""
+    found: dict[str, dict[str, int]] = {}
+    for other in _others(run):
+        odds, stored = rows_at_odds(run, other), stored_steps(run, other)
+        if stored and (missing := missing_steps(run, other)):
+            odds[STEPS] = {"found": stored - missing, "stored": stored}
+        found |= {f"rank={other.rank}/{table}": counts for table, counts in odds.items()}
+    return found
+
+
+def _others(run: RunLog) -> list[RankLog]:
+    return [rank for rank in run.ranks.values() if rank is not run.rank]
+
+
+def _gone_tables(run: RunLog, rank: RankLog) -> list[Path]:
+    return [
         latency_file(run.path, rank.rank)
         if table == LATENCY
         else part_file(run.path, rank.rank, table, 0)
         for table in _stored_rows(run, rank)
         if not has(rank, table)
     ]
-    return list(dict.fromkeys((*tables, *_gone_batches(run, rank))))
 
 
 def lacking(run: RunLog, rank: RankLog, table: str) -> dict[Path, str]:
@@ -134,4 +158,6 @@ def _stored_rows(run: RunLog, rank: RankLog) -> dict[str, int]:
 
 
 def _ended(run: RunLog, rank: RankLog) -> dict[str, Any]:
-    return (run.info.get("summary") or {}) if run.info.get("rank", 0) == rank.rank else {}
+    is_own = run.info.get("rank", 0) == rank.rank
+    info = run.info if is_own or rank.rank not in run.ranks else run.of(rank.rank).info
+    return info.get("summary") or {}

@@ -33,9 +33,11 @@ from trainobs.analysis.stored import (
     NO_FILE,
     go_back,
     gone,
+    gone_of_others,
     has,
     lacking,
     missing_steps,
+    others_at_odds,
     rows_at_odds,
     stored_steps,
 )
@@ -64,7 +66,7 @@ from trainobs.runlog.schema import (
     STEPS,
     part_file,
 )
-from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, STEP
+from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, LOADER_DEVICE, STEP
 from trainobs.verdict.verdict import facts_from
 
 
@@ -117,7 +119,9 @@ def summarize(run: RunLog) -> dict[str, Any]:
 
 
 _OFTEN = tuple(
-    dict.fromkeys(("step", "epoch", "start_ns", STEP, LOADER, *CHECKPOINTS, *WAITED, *COMPARED))
+    dict.fromkeys(
+        ("step", "epoch", "start_ns", STEP, LOADER, LOADER_DEVICE, *CHECKPOINTS, *WAITED, *COMPARED)
+    )
 )
 """Columns that several parts of a summary need."""
 
@@ -282,7 +286,8 @@ def _lost(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[st
     events = metrics["obs/lost_count"]["sum"]
     steps = rank.step()[rank.step() >= 0]
     gaps = int((np.diff(steps) - 1).clip(0).sum())  # a run that was killed tells of none
-    files = run.unreadable | _gone(run, rank, metrics)
+    missing = dict.fromkeys(gone_of_others(run), NO_FILE)
+    files = run.unreadable | _gone(run, rank, metrics) | missing
     return {
         "events": events,
         # A run that was killed has not written how many.
@@ -293,7 +298,7 @@ def _lost(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[st
         "files": {str(path): reason for path, reason in files.items()},
         "partly": [str(path) for path in _read_in_part(run) if path in files],
         "missing_steps": missing_steps(run, rank),
-        "at_odds": rows_at_odds(run, rank),
+        "at_odds": rows_at_odds(run, rank) | others_at_odds(run),
         "are_mixed": go_back(run, rank),
         "free_bytes": None if ended else _free_bytes(run.path),
     }

@@ -63,7 +63,8 @@ def _mixed(summary: dict[str, Any]) -> Iterator[str]:
     for table, rows in at_odds.items():
         counts = f"{rows['found']:,} rows of {rows['stored']:,} stored"
         why = "some are gone" if rows["found"] < rows["stored"] else "some are there twice"
-        yield f"{table}: {counts}: {why}, or they are another run's"
+        why = f"{why}, or they are another run's" if rows["found"] else "all are gone"
+        yield f"{table}: {counts}: {why}"
 
 
 def _steps(summary: dict[str, Any]) -> Iterator[str]:
