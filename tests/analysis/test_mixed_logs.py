@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -317,3 +318,16 @@ def test_files_of_other_ranks_are_missed_too(write, capsys, gone, said):
     words = told(path, capsys)
     assert said in words
     assert "lost nothing" not in words
+
+
+def test_batches_whose_file_lacks_a_column_are_all_known_to_have_been_made(write, capsys):
+    path = write("run", 40, **GOT)
+    file = path / "rank=0" / "batches-00001.parquet"
+    table = pq.read_table(file, partitioning=None)
+    at = table.column_names.index("fetch_end_ns")
+    texts = pa.array(["?"] * len(table))
+    pq.write_table(table.set_column(at, "fetch_end_ns", texts), file)
+    assert main(["report", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "Loader: 4 workers made 40 batches" in out
+    assert "What would help: not known; unreadable files: rank=0/batches-00001" in out

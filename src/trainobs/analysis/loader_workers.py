@@ -143,7 +143,7 @@ def together(
         "batches": batches,
         "of_no_step": of_no_step,
         "got": got,
-        "are_all": are_whole and batches + of_no_step >= (got or 0),
+        "are_all": are_whole if got is None else batches + of_no_step >= got,
         "slow_worker": slow_worker(workers),
         "sampler_ns": None if facts.draw is None else sum(facts.draw),
         "many_tensors": facts.tensors if (facts.tensors or 0) >= MANY_TENSORS else None,
