@@ -282,7 +282,8 @@ def test_files_that_cannot_be_read_are_told(write, capsys):
     damaged = new / "rank=0" / "kernel-00000.parquet"
     damaged.write_bytes(b"PAR1")
     page = " ".join(said(capsys, "compare", old, new).split())  # lines end anywhere
-    assert f"files of {new} that cannot be read: 1" in page
+    assert f"files of {new} that are gone or cannot be read: 1" in page
+    assert "missing" not in page
     (new / "rank=0" / "steps-00000.parquet").write_bytes(b"")
     told = " ".join(refused(capsys, "compare", old, new).split())
     assert "has fewer than two steps: 1 file of steps cannot be read; the reason is in" in told

@@ -41,7 +41,7 @@ def test_it_has_what_was_measured_each_in_its_unit(tmp_path):
         "GPU mean p95 highest",
         "A board, GPU-1, driver 999.1",
         "forward, on the GPU 300 ms 390 ms 400 ms",
-        "multiprocessors at work (cycles) 50 % 72 % 75 %",
+        "multiprocessors at work (cycles) 50 % 73 % 75 %",
         "clock of the multiprocessors 1728 MHz 1752 MHz 1755 MHz",
         "memory in use, by all processes 4 GB 4 GB 4 GB",
         "temperature 55 C 60 C 60 C",

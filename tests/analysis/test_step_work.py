@@ -150,3 +150,12 @@ def test_runs_that_end_within_a_pass_have_equal_steps_for_all_that_is_known(batc
     found = work_ratio([whole], [other])
     assert (found.unit == "step") == is_same
     assert found.off == pytest.approx(1 - batches if is_same else 0.001)
+
+
+def test_which_loader_trains_is_not_said_where_files_of_batches_are_gone(tmp_path):
+    """Else the loader of a validation would be one of the training, too."""
+    run = run_of(tmp_path / "run", batches=1, batch_size=4, step_ms=10)
+    assert work_of(run).told() == "1 batch of 4"
+    (run.path / "rank=0" / "batches-00000.parquet").unlink()
+    told = "1 batch of 4 or 1 k (not known which)"
+    assert work_of(RunLog.open(run.path)).told() == told

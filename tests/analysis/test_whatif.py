@@ -236,17 +236,18 @@ def test_what_is_no_change_is_refused_with_what_is(write, capsys):
 def test_workers_are_told_to_live_on_where_their_loader_does(write, monkeypatch, counts, means):
     run = RunLog.open(write(loaders=[loader(**counts)]))
     monkeypatch.setattr(Replay, "predict", lambda *_: Prediction(1.0, 1.0, (2.0, 2.0)))
-    steps = summed_steps(run.ranks[0])
+    steps = summed_steps(run)
     found = would_help(run.info, steps.run, replayed(run))["changes"]
     told = [one["means"] for one in found if "persistent" in one["values"]]
     assert told == ([means] if means else [])
 
 
 def test_the_first_batch_of_a_run_is_kept_beside_its_steps(write):
-    rank = RunLog.open(write()).ranks[0]
+    run = RunLog.open(write())
+    rank = run.rank
     of_first = rank.columns(BATCHES, ("for_step", "compute_ns"))
     first = of_first["compute_ns"][of_first["for_step"] == 0].sum()
-    found = summed_steps(rank).run
+    found = summed_steps(run).run
     assert found.first_batch["batch/compute_ns"] == first > 0
     assert len(found) == len(rank.step()) - 1
 
@@ -258,7 +259,7 @@ def test_a_first_step_that_accumulates_gradients_has_all_its_batches(write):
     for name in ("fetch_begin_ns", "fetch_end_ns", "begin_ns", "end_ns"):
         later[name] = asked
     later["compute_ns"] = int(9 * MS)
-    found = summed_steps(RunLog.open(write(more=later)).ranks[0]).run
+    found = summed_steps(RunLog.open(write(more=later))).run
     assert found.mean()["batch/compute_ns"] == (30 + 3 * 9) * MS
     assert found.first_batch["batch/compute_ns"] == (30 + 3 * 9) * MS
 

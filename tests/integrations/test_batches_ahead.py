@@ -342,6 +342,6 @@ def test_a_run_of_a_trainer_can_be_replayed(hf, workers):
     """As far as a machine that is busy with other things lets it be replayed."""
     run_dir, _ = trained(hf, num_train_epochs=12, dataloader_num_workers=workers)
     run = RunLog.open(run_dir)
-    summed = summed_steps(run.ranks[0]).run
+    summed = summed_steps(run).run
     assert np.isfinite(summed.sample().columns["batch/compute_ns"]).all()
     assert replay_of(summed, facts_from(run.info)) is not None

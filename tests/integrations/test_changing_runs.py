@@ -50,7 +50,7 @@ def train(run_dir, *, keeps: bool) -> None:
 
 def replay_of_run(run_dir) -> Replay:
     run = RunLog.open(run_dir)
-    replay = replay_of(summed_steps(run.rank).run, facts_from(run.info))
+    replay = replay_of(summed_steps(run).run, facts_from(run.info))
     assert replay is not None
     return replay
 

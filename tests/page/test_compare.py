@@ -116,7 +116,7 @@ def test_equal_runs_are_within_noise_and_names_are_text(write_run, open_comparis
     assert "of these two alone, B is" in opened.page.text_content("#compare")
     text = opened.page.text_content("body")
     assert "<img src=x onerror=alert(1)>" in text
-    assert "\\u202eevil that cannot be read: 1" in text
+    assert "\\u202eevil that are gone or cannot be read: 1" in text
     assert "<script>alert(1)</script>\\u202e\\u001b[31m" in text
     assert not {"\u202e", "\x1b"} & set(text)
     assert opened.page.locator("img").count() == 0

@@ -251,3 +251,18 @@ def test_the_last_batches_which_nobody_has_to_choose_are_no_end_of_a_cost(last, 
     waits = np.where(np.arange(STEPS) < STEPS - last, 100 * MS, 1 * MS)
     verdict = verdict_on(loader__wait_ns=waits)
     assert (verdict.kind, verdict.when) == (VerdictKind.LOADER, when)
+
+
+@pytest.mark.parametrize("known", [200, 40])
+def test_what_came_once_is_no_mean_of_the_steps_that_know_it(known):
+    """As before a loss of the service: nobody knows that it came as often in the other steps."""
+    forward = np.full(200, 10 * MS)
+    forward[12] += 20_000 * MS
+    slept = forward - 10 * MS
+    slept[known:] = np.nan
+    asleep = IN_STEP | {"sched__forward_sleep_ns": slept, "phase__forward_ns": forward}
+    summed = SummedSteps()
+    summed.add(columns(200, **asleep))
+    verdict = judge(summed, TWO_CPUS, replays=False)
+    assert verdict.ns_per_step == pytest.approx(20_000 * MS / 200, rel=0.01)
+    assert verdict.share == pytest.approx(100 / summed.mean()["step/duration_ns"] * MS, rel=0.01)

@@ -228,7 +228,7 @@ def read_run(run: Run) -> Measured | str:
 
 def epochs_of(run: Run, log: RunLog, rank: RankLog) -> list[Numbers]:
     """Numbers of each epoch."""
-    of_steps = summed_steps(rank).epochs
+    of_steps = summed_steps(log).epochs
     columns = rank.metrics((STEP, *(name for name in PHASES if name != NAMED), *SPLIT))
     is_step = rank.step() != SETUP
     is_step[np.flatnonzero(is_step)[:1]] = False  # in the first workers, caches, kernels are made

@@ -22,12 +22,13 @@ from trainobs.analysis.part_means import (
 )
 from trainobs.analysis.step_kinds import unlike
 from trainobs.analysis.step_work import SAME_WORK, StepWork, WorkRatio, work_of, work_ratio
-from trainobs.analysis.stored import go_back, rows_at_odds
+from trainobs.analysis.stored import go_back, gone, missing_steps, rows_at_odds
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.welch import Estimate, estimate, half_width, relative
 from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.labels import LABELS, label_of
 from trainobs.core.records import SETUP
+from trainobs.core.text import counted
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import STEPS
 from trainobs.verdict.metric_names import LOADER, STEP
@@ -335,17 +336,26 @@ def _notes(
     if any(work.has_loaders and work.batches is None for side in works for work in side):
         yield "how many batches a step has is not known of all runs: it is taken to be the same"
     for run in every:
-        if go_back(run.rank) or STEPS in rows_at_odds(run, run.rank):
+        if go_back(run, run.rank) or STEPS in rows_at_odds(run, run.rank):
             yield f"steps of {run.path} are there twice, or those of another run: trust no number"
-        if run.unreadable:
-            count = len(run.unreadable)
-            yield f"files of {run.path} that cannot be read: {count}; steps may be missing"
+        yield from _lost(run)
     if any(len(run.ranks) > 1 for run in every):
         yield "of each run its lowest rank is compared"
     for name, side in zip(_SIDES, sides, strict=True):
         if names := mixed(side):
             yield f"the runs of {name} are taken as equal, but differ in {', '.join(names)}"
     yield from _unknown(means)
+
+
+def _lost(run: RunLog) -> Iterator[str]:
+    """What files of a run are gone or cannot be read, and whether steps are missing for that."""
+    missing, own = missing_steps(run, run.rank), run.rank.files
+    if missing:
+        yield f"{counted(missing, 'step')} of {run.path} {'is' if missing == 1 else 'are'} missing"
+    elif missing is None or own.unreadable(STEPS).keys() - set(own[STEPS]):
+        yield f"steps of {run.path} may be missing: files of steps are gone or cannot be read"
+    if files := {*run.unreadable, *gone(run, run.rank)}:
+        yield f"files of {run.path} that are gone or cannot be read: {len(files)}"
 
 
 def _unknown(means: Sequence[Sequence[RunMeans]]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from trainobs.analysis.collectives import collectives_of
 from trainobs.analysis.data_reads import has_libaio
 from trainobs.analysis.peer_numbers import peers_of, peers_unknown
+from trainobs.analysis.stored import lacking
 from trainobs.analysis.unnamed_reads import data_is_named, told_of
 from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
 from trainobs.core.coverage import IO_URING
@@ -20,7 +21,7 @@ from trainobs.core.records import SETUP
 from trainobs.core.text import counted
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import IO, IO_CACHE, IO_SPREAD
+from trainobs.runlog.schema import IO, IO_CACHE, IO_PEERS, IO_SPREAD
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -329,6 +330,8 @@ def _left_out(
 ) -> list[str]:
     """What is in the sums alone, or in nothing."""
     said = []
+    if any(lacking(run, rank, one) for one in (IO, IO_SPREAD, IO_CACHE, IO_PEERS)):
+        said.append("files of the run log that are gone, cannot be read, or are another run's")
     unlisted = int(table["unlisted_count"][are_classes].sum())
     if unlisted:
         said.append(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.core.records import UNKNOWN
+from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.schema import BATCHES
 from trainobs.verdict.advice import MANY_TENSORS
@@ -31,7 +31,8 @@ OF_A_BATCH = (
     *MADE,
 )
 _WAITED = {"wait_ns": "loader/wait_ns", "handover_ns": "loader/handover_ns"}
-WAITED = tuple(_WAITED.values())
+GOT = "loader/batch_count"
+WAITED = (*_WAITED.values(), GOT)
 """Metrics that are looked at."""
 
 SLOW = 2.0
@@ -97,18 +98,39 @@ def _is_of_no_step(batches: Batches) -> npt.NDArray[np.bool_]:
     return found
 
 
-def together(workers: list[dict[str, Any]], of_no_step: int, facts: Facts) -> dict[str, Any] | None:
+def got(rank: RankLog) -> int | None:
+    """Batches that steps got, as these tell; None where they do not.
+
+    Raises:
+        RunLogError: a file is damaged.
+    """
+    counts = rank.metric(GOT)[rank.step() != SETUP]
+    known = counts[np.isfinite(counts)]
+    return int(known.sum()) if known.size else None
+
+
+def together(
+    workers: list[dict[str, Any]],
+    of_no_step: int,
+    facts: Facts,
+    *,
+    got: int | None = None,
+    are_whole: bool = True,
+) -> dict[str, Any] | None:
     """The makers of batches as one; None where no batch is known.
 
     Args:
         workers: from `workers`.
         of_no_step: from `of_no_step`.
         facts: of the run.
+        got: from `got`.
+        are_whole: whether the files of batches are all there.
 
     Returns:
         `workers`: processes; `in_main`: whether the training thread made some; `batches` that a
         step consumed, and their means `made_ns` and those of `MADE`, None where unknown of one of
-        them; `of_no_step`, batches beside these; `slow_worker`: see there; `many_tensors`: how
+        them; `of_no_step`, batches beside these; `got`; `are_all`, whether no more are known to
+        have been made, of which nothing is known; `slow_worker`: see there; `many_tensors`: how
         many a batch has, None for few enough, or unknown; `sampler_ns`: what the sampler takes of
         the training thread for a batch, None if unknown.
     """
@@ -120,6 +142,8 @@ def together(workers: list[dict[str, Any]], of_no_step: int, facts: Facts) -> di
         "in_main": any(one["worker"] is None for one in workers),
         "batches": batches,
         "of_no_step": of_no_step,
+        "got": got,
+        "are_all": are_whole if got is None else batches + of_no_step >= got,
         "slow_worker": slow_worker(workers),
         "sampler_ns": None if facts.draw is None else sum(facts.draw),
         "many_tensors": facts.tensors if (facts.tensors or 0) >= MANY_TENSORS else None,

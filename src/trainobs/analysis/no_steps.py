@@ -13,6 +13,18 @@ _OWN_LOOP = (
 )
 
 
+def found(summary: dict[str, Any]) -> str:
+    """That there is none, in words: files that are gone, or cannot be read, may have had some."""
+    if _unread(summary) or not summary["ranks"]:
+        return "No step can be read"
+    return "No step was recorded"
+
+
+def _unread(summary: dict[str, Any]) -> int:
+    files = summary["lost"]["files"].keys() - set(summary["lost"]["partly"])
+    return sum(Path(file).name.startswith("steps-") for file in files)
+
+
 def reason(summary: dict[str, Any], where: str = "below") -> str:
     """Why there is no step to tell of, in a sentence or two.
 
@@ -21,11 +33,9 @@ def reason(summary: dict[str, Any], where: str = "below") -> str:
         where: its reader finds what it says of losses.
     """
     outcome, setup = summary["outcome"], summary["setup"]
-    unread = summary["lost"]["files"].keys() - set(summary["lost"]["partly"])
-    damaged = sum(Path(file).name.startswith("steps-") for file in unread)
     if not summary["ranks"]:
         return "There is no directory rank=0 in it, which holds the steps: copy it, too."
-    if damaged:
+    if damaged := _unread(summary):
         return f"{counted(damaged, 'file')} of steps cannot be read; the reason is {where}."
     if summary["lost"]["steps"].get("runlog"):
         return f"Steps were trained and could not be stored; the reason is {where}."

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from trainobs.analysis.batches_of_steps import are_for
 from trainobs.analysis.loader_workers import MADE
-from trainobs.analysis.unknown_batches import NO_LOADER, NO_STEP
+from trainobs.analysis.unknown_batches import NO_LOADER, NO_STEP, unreadable_of
 from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue import named_phase_metric, phase_metric
@@ -95,6 +95,9 @@ def _no_such_step(run: RunLog, rank: RankLog, step: int) -> RunLogError:
 def _why_unknown(run: RunLog, rank: RankLog) -> str | None:
     if run.info.get("level") != "ebpf":
         return None
+    if lacking := unreadable_of(run):
+        file, why = next(iter(lacking.items()))
+        return f"{file}: {why}"
     if not run.info.get("loaders"):
         return NO_LOADER
     return _NO_BATCH if (rank.batches("for_step") != UNKNOWN).any() else NO_STEP

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainobs.analysis.stored import lacking
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.core.text import quantity
 from trainobs.runlog.reader import RunLog
@@ -34,6 +35,7 @@ class StepWork(NamedTuple):
         in_pass: fewest batches in a pass over one of them, the last of which may be smaller; None:
             it is not known.
         usual: batches of most steps.
+        is_sure: whether it is known which loaders gave the batches.
     """
 
     batches: float | None
@@ -41,6 +43,7 @@ class StepWork(NamedTuple):
     has_loaders: bool = True
     in_pass: int | None = None
     usual: float | None = None
+    is_sure: bool = True
 
     @property
     def at_least_one(self) -> float:
@@ -50,6 +53,7 @@ class StepWork(NamedTuple):
     def told(self) -> str:
         """In words."""
         of = f" of {' or '.join(map(quantity, self.batch_sizes))}" if self.batch_sizes else ""
+        of += " (not known which)" if len(self.batch_sizes) > 1 and not self.is_sure else ""
         if self.batches is None:
             return f"batches{of}"
         count = f"{self.batches:.3g}"
@@ -61,7 +65,7 @@ def work_of(run: RunLog) -> StepWork:
     counts = run.rank.metric(BATCH_COUNT)[run.rank.step() != SETUP]
     counts = counts[np.isfinite(counts)]
     some = counts[counts > 0]  # a step may be made of the batch of the one before
-    loaders = _training(run)
+    loaders, is_sure = _training(run)
     sizes: set[Any] = {one.get("batch_size") for one in loaders}
     lengths = [one["batches"] for one in loaders if one.get("batches")]
     return StepWork(
@@ -70,16 +74,19 @@ def work_of(run: RunLog) -> StepWork:
         bool(run.info.get("loaders")),
         min(lengths, default=None),
         float(np.median(some)) if len(some) else None,
+        is_sure,
     )
 
 
-def _training(run: RunLog) -> list[Mapping[str, Any]]:
-    """The loaders that gave batches to steps, as far as is known: else all may have."""
+def _training(run: RunLog) -> tuple[list[Mapping[str, Any]], bool]:
+    """The loaders that gave batches to steps, if that is known: else all may have."""
     batches = run.rank.columns(BATCHES, ("for_step", "loader"))
     own = np.asarray(batches["for_step"], np.int64) != UNKNOWN
     serials = np.unique(np.asarray(batches["loader"], np.int64)[own])
-    loaders = run.info.get("loaders", ())
-    return [one for one in loaders if not len(serials) or one.get("serial") in serials]
+    loaders = list(run.info.get("loaders", ()))
+    if not len(serials) or lacking(run, run.rank, BATCHES):
+        return loaders, len(loaders) < 2
+    return [one for one in loaders if one.get("serial") in serials], True
 
 
 class WorkRatio(NamedTuple):

@@ -17,12 +17,30 @@ from trainobs.analysis.checkpoints import CHECKPOINTS, checkpoints
 from trainobs.analysis.data_reads import has_libaio, mapped_data
 from trainobs.analysis.hot_rows import hot_rows
 from trainobs.analysis.io_numbers import files_read
-from trainobs.analysis.loader_workers import OF_A_BATCH, WAITED, of_no_step, together, workers
+from trainobs.analysis.loader_workers import (
+    OF_A_BATCH,
+    WAITED,
+    got,
+    of_no_step,
+    together,
+    workers,
+)
 from trainobs.analysis.metric_statistics import MetricStatistics, Statistics
 from trainobs.analysis.own_cost import own_cpu_ratio, training_ns
 from trainobs.analysis.ranks import COMPARED, compare
 from trainobs.analysis.step_time import newest_step, step_time
-from trainobs.analysis.stored import go_back, gone, has, rows_at_odds, stored_steps
+from trainobs.analysis.stored import (
+    NO_FILE,
+    go_back,
+    gone,
+    gone_of_others,
+    has,
+    lacking,
+    missing_steps,
+    others_at_odds,
+    rows_at_odds,
+    stored_steps,
+)
 from trainobs.analysis.straggler_parts import longer, told
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.analysis.tables import embeddings
@@ -41,8 +59,14 @@ from trainobs.core.metrics import MetricKind, evaluate
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import BATCHES, KERNEL, STEPS, part_file, part_number
-from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, STEP
+from trainobs.runlog.schema import (
+    BATCHES,
+    EMBEDDINGS,
+    KERNEL,
+    STEPS,
+    part_file,
+)
+from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, LOADER_DEVICE, STEP
 from trainobs.verdict.verdict import facts_from
 
 
@@ -95,17 +119,24 @@ def summarize(run: RunLog) -> dict[str, Any]:
 
 
 _OFTEN = tuple(
-    dict.fromkeys(("step", "epoch", "start_ns", STEP, LOADER, *CHECKPOINTS, *WAITED, *COMPARED))
+    dict.fromkeys(
+        ("step", "epoch", "start_ns", STEP, LOADER, LOADER_DEVICE, *CHECKPOINTS, *WAITED, *COMPARED)
+    )
 )
 """Columns that several parts of a summary need."""
 
 
 def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     with rank.keeping(BATCHES, {*BATCH_NEEDED, *OF_A_BATCH}):
-        taken, makers, others = AllSteps(rank, run.is_part), workers(rank), of_no_step(rank)
+        are_whole = not lacking(run, rank, BATCHES)
+        taken = AllSteps(rank, is_part=run.is_part, batches_are_whole=are_whole)
+        makers, others, of_steps = workers(rank), of_no_step(rank), got(rank)
+    if not are_whole and sum(one["batches"] for one in makers) > (of_steps or math.inf):
+        makers = []  # some are there twice, or another run's
     metrics, setup, buckets = _metrics(run, rank, taken)
     steps, all_ns = taken.steps, training_ns(metrics, setup)
-    lookups, facts = TableLookups(rank), facts_from(run.info)
+    facts = facts_from(run.info)
+    lookups = TableLookups(rank, are_whole=not lacking(run, rank, EMBEDDINGS))
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
     mapped, unnamed = mapped_data(metrics), unnamed_bytes(run, rank)
@@ -128,7 +159,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
         "setup": setup,
         "checkpoints": checkpoints(rank),
         "workers": makers,
-        "loader": together(makers, others, facts),
+        "loader": together(makers, others, facts, got=of_steps, are_whole=are_whole),
         "embeddings": about_tables,
         "hot_rows": hot_rows(rank, about_tables) if _HOT_ROWS in _probes(run) else None,
         "latency": latencies,
@@ -255,7 +286,8 @@ def _lost(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[st
     events = metrics["obs/lost_count"]["sum"]
     steps = rank.step()[rank.step() >= 0]
     gaps = int((np.diff(steps) - 1).clip(0).sum())  # a run that was killed tells of none
-    files = run.unreadable | _gone(run, rank, metrics)
+    missing = dict.fromkeys(gone_of_others(run), NO_FILE)
+    files = run.unreadable | _gone(run, rank, metrics) | missing
     return {
         "events": events,
         # A run that was killed has not written how many.
@@ -265,9 +297,9 @@ def _lost(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[st
         "because": ended.get("lost_because", {}),
         "files": {str(path): reason for path, reason in files.items()},
         "partly": [str(path) for path in _read_in_part(run) if path in files],
-        "missing_steps": _missing_steps(run, rank),
-        "at_odds": rows_at_odds(run, rank),
-        "are_mixed": go_back(rank),
+        "missing_steps": missing_steps(run, rank),
+        "at_odds": rows_at_odds(run, rank) | others_at_odds(run),
+        "are_mixed": go_back(run, rank),
         "free_bytes": None if ended else _free_bytes(run.path),
     }
 
@@ -276,27 +308,6 @@ def _read_in_part(run: RunLog) -> Iterator[Path]:
     """Files that can be read, if not in all columns."""
     for rank in run.ranks.values():
         yield from chain.from_iterable(rank.files.values())
-
-
-def _missing_steps(run: RunLog, rank: RankLog) -> int | None:
-    """Steps of files that are gone: as many as the run stored and are not there, or by numbers.
-
-    What the last files of a run that was killed had nobody knows. None where numbers leap, too, by
-    steps that were never stored.
-    """
-    if not run.is_part and (stored := stored_steps(run, rank)):
-        return max(stored - int((rank.step() != SETUP).sum()), 0)
-    missing, row, before, last = 0, 0, -1, -1
-    for file, rows in zip(rank.files[STEPS], rank.files.rows(STEPS), strict=True):
-        numbers = rank.step()[row : (row := row + rows)]
-        steps, part = numbers[numbers != SETUP], part_number(file)
-        is_known = before >= 0 or not run.is_part
-        if len(steps) and part > before + 1 and is_known:
-            missing += max(int(steps[0]) - last - 1, 0)
-        before, last = part, int(steps[-1]) if len(steps) else last
-    ended = run.info.get("summary") or {}
-    never_stored = ended.get("dropped_steps") or ended.get("lost_steps", {}).get("runlog")
-    return None if missing and never_stored else missing
 
 
 def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Path, str]:
@@ -313,7 +324,7 @@ def _gone(run: RunLog, rank: RankLog, metrics: dict[str, Statistics]) -> dict[Pa
     if not has(rank, STEPS) and (stored_steps(run, rank) or (batches >= 0).any()):
         tables.append(STEPS)
     files = [part_file(run.path, rank.rank, table, 0) for table in tables]
-    return dict.fromkeys((*files, *gone(run, rank)), "no such file")
+    return dict.fromkeys((*files, *gone(run, rank)), NO_FILE)
 
 
 def _free_bytes(path: Path) -> int | None:

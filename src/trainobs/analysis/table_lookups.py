@@ -22,6 +22,10 @@ Statistics = dict[str, "float | int | str | None"]
 class TableLookups:
     """The lookups of one rank, summed by table.
 
+    Args:
+        rank: the rank.
+        are_whole: whether all of its files of lookups are there; else nothing is known of any.
+
     Attributes:
         sums: of all training steps.
         step_count: training steps up to the last with a row: of what came after a crash or a fault
@@ -29,7 +33,7 @@ class TableLookups:
         sampled_count: those of which ids were taken.
     """
 
-    def __init__(self, rank: RankLog) -> None:
+    def __init__(self, rank: RankLog, *, are_whole: bool = True) -> None:
         self._rank = rank
         self.sums = LookupSums(len(rank.tables))
         self._first, self._later = LookupSums(len(rank.tables)), LookupSums(len(rank.tables))
@@ -37,7 +41,8 @@ class TableLookups:
         last = SETUP
         steps = rank.step()
         first = int(steps[steps != SETUP].min(initial=np.iinfo(steps.dtype).max))
-        for part in rank.lookups(("step", "table", "sampled", *LOOKUP_FIELDS)):
+        columns = ("step", "table", "sampled", *LOOKUP_FIELDS)
+        for part in rank.lookups(columns) if are_whole else ():
             training = part["step"] != SETUP
             rows = {name: column[training] for name, column in part.items()}
             self.sums.add(rows)

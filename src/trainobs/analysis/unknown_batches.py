@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from trainobs.analysis.stored import lacking
 from trainobs.core.text import counted
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
@@ -49,7 +50,8 @@ def why_unknown(
         return Unknown(why, "observe one process with one loader, without a GPU")
     if unreadable:
         (file, why), more = next(iter(unreadable.items())), len(unreadable) - 1
-        found = f"unreadable files: {file}: {why}{f', and {more} more' if more else ''}"
+        short = why.partition(" (")[0]  # a report has all of it
+        found = f"unreadable files: {file}: {short}{f', and {more} more' if more else ''}"
         return Unknown(found, "copy them anew from where the run was written")
     if len(summed) < FEWEST:
         there = counted(len(summed), "step")
@@ -61,8 +63,8 @@ def why_unknown(
 
 
 def unreadable_of(run: RunLog) -> dict[str, str]:
-    """The files of steps and batches of the rank that is told of that cannot be read -> why."""
-    found = run.rank.files.unreadable(STEPS, BATCHES)
+    """Files of steps and batches of the rank that is told of, gone or not to be read -> why."""
+    found = run.rank.files.unreadable(STEPS) | lacking(run, run.rank, BATCHES)
     return {str(file.relative_to(run.path)): why for file, why in found.items()}
 
 

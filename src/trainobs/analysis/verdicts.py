@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.analysis.ranks import common_steps
+from trainobs.analysis.stored import lacking
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP
 from trainobs.replay.predict import Replay
@@ -54,9 +55,10 @@ class Steps(NamedTuple):
     epochs: dict[int, SummedSteps]
 
 
-def summed_steps(rank: RankLog) -> Steps:
+def summed_steps(run: RunLog) -> Steps:
     """The steps of a run, all of which are there, and of each of its epochs; see `AllSteps`."""
-    found = AllSteps(rank, is_part=False)
+    rank = run.rank
+    found = AllSteps(rank, is_part=False, batches_are_whole=not lacking(run, rank, BATCHES))
     for part in rank.parts(STEPS, found.names):  # a long run's columns would take 2 GB
         found.take(part)
     return found.steps
@@ -71,16 +73,19 @@ class AllSteps:
     Args:
         rank: whose steps they are.
         is_part: whether these are only the newest, which have no first one.
+        batches_are_whole: whether its batches are all there; else nothing is known of any.
 
     Attributes:
         names: columns of `STEPS` that are looked at.
         steps: those that were taken.
     """
 
-    def __init__(self, rank: RankLog, is_part: bool) -> None:
+    def __init__(self, rank: RankLog, *, is_part: bool, batches_are_whole: bool) -> None:
         is_taken = rank.step() != SETUP
         steps, start_ns = rank.step()[is_taken], rank.start_ns()[is_taken]
         batches = rank.columns(BATCHES, BATCH_NEEDED)
+        if not batches_are_whole:
+            batches = {name: column[:0] for name, column in batches.items()}
         of_batches = known_of(steps, start_ns, rank.metric(LOADER)[is_taken], batches)
         first_batch: Mapping[str, float] = {}
         if (

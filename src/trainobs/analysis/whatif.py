@@ -30,7 +30,7 @@ def replayed(run: RunLog) -> Replay:
     Raises:
         TrainobsError: it cannot be replayed, and why.
     """
-    summed = summed_steps(run.rank).run
+    summed = summed_steps(run).run
     replay = replay_of(summed, facts_from(run.info))
     if replay is None:
         unknown = _why_none(run, summed)

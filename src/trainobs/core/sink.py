@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,8 @@ class Sink:
     stays = False
     """Whether it has to be called in the training process, since it needs more of that than what
     calls bring."""
+    ends_first = False
+    """Whether it is ended before those that tell how many rows it stored."""
     lost_steps = 0
     """Steps whose records, or what belongs to them, this sink had to drop."""
 
@@ -64,8 +66,15 @@ class Sink:
     def flush(self) -> None:
         """Make what was taken so far safe; called every few seconds."""
 
+    def stored_rows(self) -> Mapping[str, int]:
+        """Table of the run log -> rows in its files, where that is known and not 0."""
+        return {}
+
     def end(self, summary: dict[str, object]) -> None:
-        """Flush and close; `summary` holds how the run ended, what was lost and what it cost."""
+        """Flush and close; `summary` holds how the run ended, what was lost and what it cost.
+
+        And `stored_rows` of the sinks that were ended first.
+        """
 
     def end_disarmed(self, summary: dict[str, object]) -> None:
         """Instead of `end`, once a fault has disarmed it: tell what was lost, if that is possible.

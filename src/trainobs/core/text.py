@@ -39,8 +39,8 @@ def percent(share: float) -> str:
     if 0 < share < 1e-4:
         return "<0.01 %"
     if 0.995 <= share < 1 - 1e-6:
-        return f"{100 * share:.1f} %" if share < 0.9995 else ">99.9 %"
-    return f"{100 * share:.2g} %" if 0 < share < 0.1 else f"{100 * share:.0f} %"
+        return f"{_near(100 * share):.1f} %" if share < 0.9995 else ">99.9 %"
+    return f"{_near(100 * share):{'.2g' if 0 < share < 0.1 else '.0f'}} %"
 
 
 def measured(value: float, unit: str) -> str:
@@ -51,7 +51,7 @@ def measured(value: float, unit: str) -> str:
 
 def times(factor: float) -> str:
     """A speed-up, as in "1.52 times as fast"."""
-    return f"{factor:.2f}" if factor < 2 else f"{factor:.1f}"
+    return f"{_near(factor):.2f}" if factor < 2 else f"{_near(factor):.1f}"
 
 
 def gained(low: float, high: float | None) -> str:
@@ -96,7 +96,18 @@ def _scaled(value: float, units: tuple[tuple[float, str], ...], base: str) -> st
 
 
 def _three_digits(value: float) -> str:
-    if value == int(value) and value < 1000:
-        return str(int(value))
+    rounded = float(f"{value:.6g}")
+    if rounded == int(rounded) and rounded < 1000:
+        return str(int(rounded))
+    value = _near(value)
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{decimals}f}"
+
+
+def _near(value: float) -> float:
+    """A number that rounds up if it is half-way, as far as 32 bits tell.
+
+    The page has numbers of 32 bits, and a language that rounds halves up: what is half-way would
+    be told as 92 % there, and as 91 % here.
+    """
+    return float(f"{value:.6g}") * (1 + 1e-9)

@@ -88,13 +88,16 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
     if found:
         worked = [counted(found["workers"], "worker")] if found["workers"] else []
         who = " and ".join(worked + ["the training thread"] * found["in_main"])
-        made = counted(found["batches"] + found["of_no_step"], "batch", "batches")
-        if found["of_no_step"]:
+        made = f"{who} made {counted(found['batches'] + found['of_no_step'], 'batch', 'batches')}"
+        if not found["are_all"]:
+            of = f"{found['got']:,}" if found["got"] else "its"
+            made = f"of {of} batches {found['batches']:,} are known, made by {who}"
+        elif found["of_no_step"]:
             made += f"; {quantity(found['batches'])} of known steps"
         made += "" if found["made_ns"] is None else f", {duration(found['made_ns'])} each"
         did = {label: found[name] for name, label in DID.items()}
         most = 1 if found["of_no_step"] else _CAUSES
-        yield f"Loader: {who} made {made}{_shares(': ', did, found['made_ns'], most)}"
+        yield f"Loader: {made}{_shares(': ', did, found['made_ns'], most)}"
     waited = step["parts"].get(_WAIT, 0.0) if step else 0.0
     if not step or waited < _NOTABLE * step["mean_ns"]:
         return

@@ -38,9 +38,15 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
         known = [one for one in found[:_SHOWN] if one["of_no_step"]]
         of = ", ".join(f"{one['of_no_step']} by {maker(one['worker'])}" for one in known)
         yield f"  and {counted(others, 'batch', 'batches')} of no known step{of and ': ' + of}"
+    loader = summary["loader"]
+    if not loader["are_all"]:
+        more = (loader["got"] or 0) - loader["batches"] - others
+        of = counted(more, "batch", "batches") if more > 0 else "others"
+        yield f"  and {of} of which nothing is known"
     slow = max(found, key=lambda one: one["slowest_ns"])
     if slow["slowest_file"]:
-        yield f"  slowest file: {slow['slowest_file']}, {duration(slow['slowest_ns'])}"
+        which = "slowest file" if loader["are_all"] else "slowest known file"
+        yield f"  {which}: {slow['slowest_file']}, {duration(slow['slowest_ns'])}"
         yield f"    read by {maker(slow['worker'])} for step {slow['slowest_step']}"
 
 

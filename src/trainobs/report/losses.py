@@ -39,6 +39,12 @@ def lost(summary: dict[str, Any]) -> list[str]:
     return [*_mixed(summary), *_steps(summary), *_disk(summary), *_events(summary)]
 
 
+def told(summary: dict[str, Any]) -> str | None:
+    """The same, and what `missing_files` says, in a sentence; None if they lack nothing."""
+    found = [*missing_files(summary), *lost(summary)]
+    return f"Lost: {'; '.join(found)}." if found else None
+
+
 def nothing_lost(summary: dict[str, Any]) -> str:
     """What is said where nothing is known to be lost: a run that was killed cannot tell of more."""
     if summary["outcome"] is None:
@@ -57,7 +63,8 @@ def _mixed(summary: dict[str, Any]) -> Iterator[str]:
     for table, rows in at_odds.items():
         counts = f"{rows['found']:,} rows of {rows['stored']:,} stored"
         why = "some are gone" if rows["found"] < rows["stored"] else "some are there twice"
-        yield f"{table}: {counts}: {why}, or they are another run's"
+        why = f"{why}, or they are another run's" if rows["found"] else "all are gone"
+        yield f"{table}: {counts}: {why}"
 
 
 def _steps(summary: dict[str, Any]) -> Iterator[str]:

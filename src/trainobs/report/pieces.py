@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainobs.analysis.no_steps import reason
+from trainobs.analysis import no_steps
 from trainobs.analysis.unnamed_reads import OF_DATA
 from trainobs.analysis.view import RunView
-from trainobs.report import brief_lines, io_text, verdict_text
+from trainobs.report import brief_lines, io_text, losses, verdict_text
 
 
 def piece(view: RunView, path: str) -> dict[str, Any]:
     """A piece by its path.
 
     Returns:
-        What the view gives. A summary also has `no_steps`, why there are none, `no_files`, why
-        nothing is told of files, and `unseen`, what was used that is not seen; None where there is
-        no need to. And `doubtful`: metrics of training data, where that is unknown; `said`: see
-        `report.verdict_text.said`.
+        What the view gives. A summary also has `no_steps`, that there are none and why, `no_files`,
+        why nothing is told of files, and `unseen`, what was used that is not seen; None where there
+        is no need to. And `doubtful`: metrics of training data, where that is unknown; `said`: see
+        `report.verdict_text.said`, and `lost`, what the numbers lack.
 
     Raises:
         RunLogError: the run has no such piece, or a file of it is damaged.
@@ -25,9 +25,11 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
     found = view.piece(path)
     if path != "summary":
         return found
-    no_steps = None if found["steps"] else reason(found)
+    yet = "" if found["outcome"] else " yet"
+    none = f"{no_steps.found(found)}{yet}. {no_steps.reason(found)}"
     no_files = io_text.nothing(found)
     unseen = brief_lines.LIBAIO if found["has_libaio"] else None
-    why = {"no_steps": no_steps, "no_files": no_files, "unseen": unseen}
+    why = {"no_steps": None if found["steps"] else none, "no_files": no_files, "unseen": unseen}
     doubtful = [] if found["unnamed_bytes"] is None else list(OF_DATA)
-    return {**found, **why, "doubtful": doubtful, "said": verdict_text.said(found)}
+    said = verdict_text.said(found) | {"lost": losses.told(found)}
+    return {**found, **why, "doubtful": doubtful, "said": said}

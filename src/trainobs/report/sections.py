@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainobs.analysis.no_steps import reason
+from trainobs.analysis import no_steps as without
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.unnamed_reads import told_of
 from trainobs.core import labels
@@ -192,8 +192,8 @@ def distributions(summary: dict[str, Any]) -> Iterator[str]:
 
 def no_steps(summary: dict[str, Any]) -> Iterator[str]:
     """Why there is no step to tell of."""
-    yield "No step was recorded"
-    yield from paragraph(reason(summary), "  ", "  ")
+    yield without.found(summary)
+    yield from paragraph(without.reason(summary), "  ", "  ")
 
 
 def setup(summary: dict[str, Any]) -> Iterator[str]:

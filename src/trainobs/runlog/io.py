@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class IoSink(HoldingSink):
         self._take = take
         self._held = NOTHING
         self._is_stored = True
+        self._sealed: Counter[str] = Counter()
 
     def look(self) -> None:
         """Take what there is of an epoch that is over."""
@@ -55,7 +57,15 @@ class IoSink(HoldingSink):
             self._store(table, Table(TABLES[table], by_field(rows)))
         self._is_stored = True
         if _size(self._held) >= SEAL_ROWS:
+            self._sealed += self._rows()
             self._held, self._part = NOTHING, self._part + 1
+
+    def stored_rows(self) -> Mapping[str, int]:
+        """Those of its tables, if all of them were stored."""
+        return self._sealed + self._rows() if self._is_stored else {}  # without zeros
+
+    def _rows(self) -> Counter[str]:
+        return Counter(dict(zip(_TABLES, map(len, self._held), strict=True)))
 
     def end(self, summary: dict[str, object]) -> None:
         """Write the last ones."""

@@ -137,13 +137,14 @@ def read_columns(path: Path, columns: Iterable[str]) -> pa.Table:
     return _checked(path, set(columns))[1]
 
 
-def row_count(path: Path) -> int:
-    """Rows of a file, from its footer.
+def footer(path: Path) -> tuple[list[str], int]:
+    """Names of all columns of a file, and its rows.
 
     Raises:
         RunLogError: as of `read_columns`.
     """
-    return len(_checked(path, ())[1])
+    names, rows = _checked(path, ())
+    return names, len(rows)
 
 
 def read_whole(path: Path) -> pa.Table:

@@ -89,7 +89,7 @@ class RunLog:
             parts = (len(own[names.STEPS]) for own in files.values())
             is_part = 0 < newest_parts < max(parts, default=0)
             ranks = {
-                number: _open_rank(run_dir, number, {t: own[t][-newest_parts:] for t in own})
+                number: _open_rank(run_dir, number, _newest(own, newest_parts))
                 for number, own in files.items()
             }
         except OSError as error:
@@ -110,6 +110,21 @@ class RunLog:
         common = {name: value for name, value in self.info.items() if name in _OF_THE_JOB}
         info = {**common, **own} if rank else self.info
         return RunLog(self.path, info, self.ranks, self.is_part, self.ranks[rank])
+
+
+def _newest(files: Mapping[str, Sequence[Path]], parts: int) -> dict[str, Sequence[Path]]:
+    """The last files of each table; of what has parts as the steps have, none of older ones.
+
+    Args:
+        files: table -> its files.
+        parts: how many; 0: all.
+    """
+    found = {table: own[-parts:] for table, own in files.items()}
+    if parts and found[names.STEPS]:
+        first = names.part_number(found[names.STEPS][0])
+        for table in (names.KERNEL, names.BATCHES):
+            found[table] = [file for file in found[table] if names.part_number(file) >= first]
+    return found
 
 
 def newest_for(path: Path) -> Path:

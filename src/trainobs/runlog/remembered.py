@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+from trainobs.core.errors import RunLogError
 from trainobs.runlog import parquet
 from trainobs.runlog.columns import Columns
 
@@ -97,7 +98,7 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
             RunLogError: as of `read`.
         """
         files = self[table]
-        return [self._rows[f] if f in self._rows else parquet.row_count(f) for f in files]
+        return [self._rows[f] if f in self._rows else parquet.footer(f)[1] for f in files]
 
     def unreadable(self, *tables: str) -> dict[Path, str]:
         """Files that cannot be read, or not in all columns -> why; of some tables, or of all."""
@@ -112,6 +113,7 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
                 yield file, reason
                 continue
             wrong = {*self._wrong.get(file, ()), *wrong_columns(file, rest)}
+            wrong.update(_remembered(_misnamed, file, self._columns[table]) or ())
             if names := [column.name for column in columns if column.name in wrong]:
                 gone = why_unreadable(file, ())  # since it was looked at first
                 yield file, gone or _unusable(names)
@@ -126,6 +128,27 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
                 for file in own
             }
         return self._reasons[table]
+
+
+def _misnamed(path: Path, columns: Columns) -> list[str]:
+    """Those of all columns of a table that are not there, but under a name of one other bit.
+
+    Nothing else tells of a bit that flipped in a name: it would be a column of another version.
+    """
+    try:
+        names = set(parquet.footer(path)[0])
+    except RunLogError:  # it changed since it was looked at
+        return []
+    known = [column.name for column in columns]
+    foreign = names - set(known)
+    return [name for name in known if name not in names and any(_is_near(name, n) for n in foreign)]
+
+
+def _is_near(name: str, other: str) -> bool:
+    """Whether two names differ in one bit."""
+    one, two = name.encode(), other.encode()
+    bits = ((a ^ b).bit_count() for a, b in zip(one, two, strict=False))
+    return len(one) == len(two) and sum(bits) == 1
 
 
 def _unusable(names: Iterable[str]) -> str:
@@ -144,7 +167,8 @@ def wrong_columns(path: Path, columns: Columns) -> list[str]:
 
 
 def _remembered(look: Callable[[Path, Columns], T], path: Path, columns: Columns) -> T | None:
-    state = _state(path, columns)
+    about = _state(path, columns)
+    state = None if about is None else (look.__name__, *about)
     if state in _whole:
         return None
     found = look(path, columns)

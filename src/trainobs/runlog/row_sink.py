@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,6 +31,7 @@ class HoldingSink(Sink):
     """
 
     held_rows: ClassVar[int]
+    ends_first = True
 
     def __init__(self, run_dir: Path, rank: int) -> None:
         self._run_dir = run_dir
@@ -106,6 +108,11 @@ class RowSink(HoldingSink):
             if len(part) == self.seal_rows:
                 self._rows = self._rows[self.seal_rows :].copy()
                 self._held, self._stored, self._part = len(self._rows), 0, self._part + 1
+
+    def stored_rows(self) -> Mapping[str, int]:
+        """Those of its table."""
+        rows = self._part * self.seal_rows + self._stored
+        return {self.table: rows} if rows else {}
 
     def encoded(self, rows: Rows) -> Table:
         """The table of a part."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -218,25 +219,27 @@ class RunLogSink(Sink):
             "schema": SCHEMA,
             "trainobs": __version__,
             **facts,
-            "summary": self._summary and {**self._summary, **self._stored_rows()},
+            "summary": self._summary and {**self._summary, **self._all_stored(self._summary)},
         }
         text = dumps(document, indent=2).encode()
         if text != self._written_run:
             replace_file(run_file(self._run_dir, self._rank), text)
             self._written_run = text
 
-    def _stored_rows(self) -> dict[str, object]:
+    def _all_stored(self, summary: Mapping[str, object]) -> dict[str, object]:
         """Steps, and rows of other tables, in the files of a run that has ended.
 
         By these a reader notices that some are gone, or are another run's. Not where the disk
         refuses: then nobody knows them, but which are lost.
         """
+        others = summary.get("stored_rows", {})
+        assert isinstance(others, Mapping)
         if self._failing or not self._has_begun:
             return {}
         rows = self._sealed_rows + Counter(self._rows)  # drops zeros
         steps = sum(self._sealed_steps) + self._part.step_count
-        told = {"stored_rows": dict(rows)} if rows and self._are_rows_known else {}
-        return {"stored_steps": steps, **told}
+        told = {**(rows if self._are_rows_known else {}), **others}
+        return {"stored_steps": steps, **({"stored_rows": told} if told else {})}
 
     def _store_part(self) -> None:
         if len(self._part) == self._stored:

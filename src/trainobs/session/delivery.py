@@ -223,8 +223,13 @@ class Deliveries:
 
     def close(self, summary: dict[str, object]) -> None:
         """End every sink."""
-        for delivery in self._deliveries:
+        first = [delivery for delivery in self._deliveries if delivery.sink.ends_first]
+        for delivery in first:
             delivery.end(summary)
+        rows = {table: n for one in first for table, n in one.sink.stored_rows().items()}
+        for delivery in self._deliveries:
+            if delivery not in first:
+                delivery.end({**summary, "stored_rows": rows})
 
     def _each(self, action: Callable[[Sink], None]) -> None:
         for delivery in self._deliveries:

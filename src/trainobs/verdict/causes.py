@@ -11,10 +11,17 @@ from trainobs.replay.handover import COMPUTES, NO_DRAW, NOTHING
 from trainobs.replay.opening import surely_opened
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import COVERAGE, Trace
-from trainobs.verdict import asleep
+from trainobs.verdict import asleep, kept
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.cpus import contention
-from trainobs.verdict.handover import are_uneven, drawn, fetched, handed_over, kept_by_makers
+from trainobs.verdict.handover import (
+    are_uneven,
+    drawn,
+    fetched,
+    handed_over,
+    kept_by_makers,
+    stopped_in_wait,
+)
 from trainobs.verdict.parts import TAKEN_NS, Situation, known, stolen
 from trainobs.verdict.verdict import Cause, VerdictKind
 
@@ -112,6 +119,7 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
             Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,)),
             *_start(now, saved(start=started, **rest)),
             Candidate(_lack(now), lacked, (names.LOADER_CPU_WAIT,)),
+            Candidate(Cause.STOPPED, stopped_in_wait(now), (names.ANY_STOPPED,)),
             _locked_out(now.parts.loader_interpreter),
         )
     )
@@ -179,7 +187,8 @@ def _split(now: Situation) -> Candidates:
     compute, slept = now.ns(names.LOADER_COMPUTE), now.ns(names.LOADER_SLEEP)
     draw = drawn(now)
     if not now.facts.workers:  # the training thread asks the sampler as it makes them
-        compute, slept = compute - draw.cpu, max(0.0, slept - draw.away)
+        away = draw.away + stopped_in_wait(now)
+        compute, slept = compute - draw.cpu, max(0.0, slept - away)
         if are_uneven(now.facts, now.mean):
             compute = slept = nan
     why = asleep.cause_of(now)
@@ -200,13 +209,16 @@ def _split(now: Situation) -> Candidates:
     yield Candidate(Cause.FETCH, own, _FETCHED)
     # Older run logs have sleep in the hand-over; and a worker that computes hands over late.
     most = COMPUTES * known(now.ns(names.HANDOVER))
-    if not isnan(slept) and known(now.ns("batch/compute_ns")) < most:
+    made = now.ns("batch/compute_ns")
+    made = now.ns(kept.MADE) if isnan(made) else made  # where it is unknown which step got which
+    if not isnan(slept) and made < most:
         handed = handed_over(now) - own - kept_by_makers(now)
         yield Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,))
     lacked += known(now.ns(names.LOADER_CPU_WAIT))
     yield Candidate(contention(now), lacked, (names.LOADER_CPU_WAIT, *_CONTENTION))
     yield _locked_out(now.parts.loader_interpreter if now.facts.workers else locked)
     yield Candidate(Cause.SAMPLER, sum(draw), ())
+    yield Candidate(Cause.STOPPED, stopped_in_wait(now), (names.ANY_STOPPED,))
 
 
 def _inferred(now: Situation) -> Candidates:

@@ -9,16 +9,10 @@ import numpy.typing as npt
 
 from trainobs.core.text import percent
 from trainobs.replay.metric_columns import Floats
-from trainobs.verdict.summed_steps import WINDOW, SummedSteps
-
-MOST = 0.7
-"""Share of the time that has to lie in some steps, for it to be theirs."""
+from trainobs.verdict.summed_steps import FEW, MOST, WINDOW, SummedSteps
 
 ALL = 0.9
 """Share of the time from which on it lies in some steps alone; below it does mostly."""
-
-FEW = 0.15
-"""Share of the steps that are few."""
 
 TIMES = 2.0
 """How many times as much a step must take after a change as before it, or before it as after."""

@@ -61,7 +61,7 @@ def evidence(
     deciding = (*of_kind, *(found.metrics if found else ()))
     named = [name for name in now.mean if named_phase(name)]
     phases = (*(name for name in names.PHASES if name != names.NAMED), *named)
-    times = [*phases, *HELD_UP, *names.SLEEPS]
+    times = [*phases, *HELD_UP, *names.SLEEPS, names.STOPPED]
     times += [names.AWAITED] if VerdictKind.SLEEP in kinds else []
     times += OFF_CPU if not now.knows_phases else []
     others = sorted(times, key=lambda name: -known(now.ns(name)))
@@ -84,6 +84,7 @@ _OF_THE_THREAD = {
     *names.SPLIT,
     *names.SLEEPS,
     names.STOPPED,
+    names.ANY_STOPPED,
     *HELD_UP,
     names.START,
     names.STARTING_WORKERS,

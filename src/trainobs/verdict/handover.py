@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import inf, isnan
 
 from trainobs.replay.handover import NO_DRAW, Draw, taking_tensors
 from trainobs.replay.metric_columns import COUNT, KEPT
@@ -41,8 +41,10 @@ def asleep_for_nobody(now: Situation) -> float:
     """How long the training thread surely slept in its wait for batches that were made.
 
     No want of a CPU, no lock, and no work of a worker explains it: a sampler may sleep there, or
-    what is around the loader.
+    what is around the loader. Where nobody knows what workers computed for batches, none is sure.
     """
+    if isnan(now.ns(kept.MADE)):
+        return 0.0
     return max(0.0, _made_and_not_taken(now) - _own(now) - _handing(now) - kept_by_makers(now))
 
 
@@ -50,8 +52,14 @@ def _made_and_not_taken(now: Situation) -> float:
     """The wait for batches that are made, but for want of CPUs and the interpreter's lock."""
     queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
     lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
-    lacked += now.parts.loader_interpreter
+    lacked += now.parts.loader_interpreter + stopped_in_wait(now)
     return known(now.ns(names.HANDOVER)) - known(now.ns(names.START)) - lacked - sum(drawn(now))
+
+
+def stopped_in_wait(now: Situation) -> float:
+    """How long the training thread was surely stopped in its wait for data."""
+    stopped = known(now.ns(names.ANY_STOPPED)) - known(now.ns(names.STOPPED))
+    return max(0.0, stopped - known(now.ns(names.CHECKPOINT)) - known(now.ns(names.VALIDATION)))
 
 
 def _own(now: Situation) -> float:
@@ -100,7 +108,10 @@ def fetched(now: Situation) -> float:
     batches = UNCOUNTED if isnan(now.ns(COUNT)) else now.batches
     if not now.facts.workers or computed < FETCHES_NS * batches:
         return 0.0
-    return max(0.0, computed - TAKEN_NS * batches - _taking_tensors(now))
+    # As much as was ever seen, where nobody knows what workers computed to hand them over.
+    handing = inf if isnan(now.ns(kept.MADE)) else _handing(now)
+    taking = taking_tensors(handing, batches * (now.facts.tensors or 0))
+    return max(0.0, computed - TAKEN_NS * batches - taking)
 
 
 def _taking_tensors(now: Situation) -> float:

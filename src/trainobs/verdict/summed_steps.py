@@ -29,6 +29,14 @@ _ALL_STEPS = [
 _OVER_TIME = ("sched/others_cpu_ratio",)
 """Shares of time: their mean is that over time, not over steps."""
 
+_TIMES = np.array([name.endswith("_ns") and name != names.STEP for name in names.INPUTS])
+
+MOST = 0.7
+"""Share of the time that has to lie in some steps, for it to be theirs."""
+
+FEW = 0.15
+"""Share of the steps that are few."""
+
 BLOCKS = 64
 """Blocks kept at most."""
 
@@ -155,14 +163,24 @@ class SummedSteps:
 
         Phases and what comes now and then are averaged over all steps: a loop that marks its first
         checkpoint in step 999 had none before. So is what the loader was waited for: of a step that
-        does not know it, all of the wait is left unexplained. Else it is the mean of the steps that
+        does not know it, all of the wait is left unexplained. And so is a time that came once: the
+        steps that do not know it need not have had it again. Else it is the mean of the steps that
         know.
         """
         sums, known = np.array(self._sums).sum(axis=0), np.array(self._known).sum(axis=0)
         mean = divided(sums, known)
-        mean[_ALL_STEPS] = np.where(known[_ALL_STEPS] > 0, sums[_ALL_STEPS] / len(self), np.nan)
+        over_all = np.isin(np.arange(len(sums)), _ALL_STEPS) | (_TIMES & self._came_once(sums))
+        mean[over_all] = np.where(known[over_all] > 0, sums[over_all] / len(self), np.nan)
         named = {name: total / len(self) for name, total in self._named.items()}
         return named | dict(zip(names.INPUTS, mean.tolist(), strict=True))
+
+    def _came_once(self, sums: Floats) -> npt.NDArray[np.bool_]:
+        """Of which metrics one block of few steps has most of all."""
+        blocks, steps = np.array(self._sums), np.array(self._steps)
+        few = steps <= FEW * len(self)
+        most = np.where(few[:, None], blocks, 0.0).max(axis=0)
+        found: npt.NDArray[np.bool_] = (most > 0) & (most >= MOST * sums)
+        return found
 
     def known_share(self, name: str) -> float:
         """Share of the steps that know a metric; 1 for what is 0 where nobody tells, see `mean`."""

@@ -4,8 +4,13 @@ const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "us"]];
 const BYTES = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
 const COUNTS = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
-function digits(value) {
-  if (Number.isInteger(value) && value < 1000) return String(value);
+// What is half-way rounds up, as in core/text.py, whose numbers have 64 bits, not 32.
+const rounded = (value) => Number(value.toPrecision(6));
+const near = (value) => rounded(value) * (1 + 1e-9);
+
+function digits(exact) {
+  if (Number.isInteger(rounded(exact)) && rounded(exact) < 1000) return String(rounded(exact));
+  const value = near(exact);
   return value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
@@ -29,11 +34,11 @@ export const counted = (count, thing) => `${quantity(count)} ${thing}${count ===
 
 export function percent(share) {
   if (share > 0 && share < 1e-4) return "<0.01 %";
-  if (share >= 0.995 && share < 1 - 1e-6) return share < 0.9995 ? `${(100 * share).toFixed(1)} %` : ">99.9 %";
-  return `${share > 0 && share < 0.1 ? Number((100 * share).toPrecision(2)) : (100 * share).toFixed(0)} %`;
+  if (share >= 0.995 && share < 1 - 1e-6) return share < 0.9995 ? `${near(100 * share).toFixed(1)} %` : ">99.9 %";
+  return `${share > 0 && share < 0.1 ? Number(near(100 * share).toPrecision(2)) : near(100 * share).toFixed(0)} %`;
 }
 
-export const times = (factor) => factor.toFixed(factor < 2 ? 2 : 1);
+export const times = (factor) => near(factor).toFixed(factor < 2 ? 2 : 1);
 
 // A predicted speed-up, from the least to the most; null: nobody knows the most.
 export function gained(low, high) {

@@ -10,6 +10,7 @@ export function verdictSection({ verdict: { run, epochs }, would_help: help, sai
   const others = Object.entries(epochs);
   const muted = (text) => (text ? el("p", { class: "muted" }, text) : null);
   return section("verdict", "Verdict",
+    said.lost ? el("p", { class: "advice" }, said.lost) : null,
     el("p", { class: "kind" }, run.text[0]),
     muted(said.meaning && [said.meaning, ...run.notes.map((note) => ` Note: ${note}.`)].join("")),
     run.advice ? el("p", { class: "advice" }, el("b", {}, "Advice: "), run.text.at(-1).replace(/^advice: /, "")) : null,
@@ -22,7 +23,7 @@ export function verdictSection({ verdict: { run, epochs }, would_help: help, sai
 // In place of steps, where there are none.
 export function noSteps({ info, outcome }, summary) {
   const spells = info.settings?.attached?.periods;
-  if (!spells?.length) return el("p", { class: "sentence" }, `No step was recorded${outcome ? "" : " yet"}. ${summary?.no_steps ?? ""}`);
+  if (!spells?.length) return el("p", { class: "sentence" }, summary?.no_steps ?? `No step was recorded${outcome ? "" : " yet"}.`);
   const rows = spells.map(({ begin_ns, end_ns, period_ns, low_ns, high_ns }) => [duration(begin_ns - spells[0].begin_ns), duration(end_ns - begin_ns),
     quantity(1e9 / period_ns), duration(period_ns), low_ns === null ? null : `${duration(low_ns)} to ${duration(high_ns)}`]);
   return section("periods", "Period",
