@@ -215,7 +215,7 @@ def test_of_ranks_without_times_nobody_is_the_straggler(tmp_path, second):
         ({"loader__wait_ns": 4e8}, "waiting for data 400 ms a step, and 10 ms on rank 0"),
         (
             {"sched__forward_sleep_ns": 3e8},
-            "asleep, or stopped 300 ms a step, and 0 ns on rank 0",
+            "asleep or stopped 300 ms a step, and 0 ns on rank 0",
         ),
         # Both lack CPUs for most of the step, as its verdict would say.
         ({"sched__work_offcpu_ns": 5e8}, "on a CPU 490 ms a step, and 190 ms on rank 0"),

@@ -27,7 +27,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "in validation": (VALIDATION,),
     "ready to run, no CPU free": ("sched/work_runqueue_ns",),
     "asleep for a device": ("sched/work_iowait_ns",),
-    "asleep, or stopped": SLEEPS,
+    "asleep or stopped": SLEEPS,
 }
 """Parts that do not overlap -> the metrics that are added up; what is left is on a CPU, or asleep
 for another thread, as a rank is that waits for others."""
