@@ -89,6 +89,7 @@ def test_loaders_are_made_anew_where_most_passes_have_one_of_their_own(loaders, 
     facts = facts_from({"settings": {"loader_workers": 2}, "loaders": loaders})
     assert facts.has_new_loaders is made_anew
     assert facts.has_new_workers == bool(made_anew or not loaders[0]["persistent_workers"])
+    assert facts.may_keep_workers == (made_anew is True and len(loaders) < 5)
 
 
 @pytest.mark.parametrize(

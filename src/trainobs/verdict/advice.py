@@ -121,7 +121,7 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
         return
     if kind is VerdictKind.LOADER:
         yield from _workers(replay, now)
-        if now.facts.has_new_workers and now.facts.has_new_loaders is not None:
+        if now.facts.may_keep_workers:
             text = MADE_ONCE if now.facts.has_new_loaders else "persistent_workers=True"
             yield from _try(replay, Change("persistent", 0.0), text)
         if cause is Cause.STORAGE:
