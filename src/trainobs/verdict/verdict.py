@@ -224,6 +224,7 @@ class Verdict:
             is known, and is not the cause.
         cpu_lacked_share: of the step, in which the training thread, or who made its batches, waited
             for a CPU.
+        polled_share: of the step, in which the training thread asked for a lock again and again.
         siblings: other trainings of the same job, where others had the CPUs and these took some.
         siblings_cpu_ratio: how much of all CPUs.
         kernel_may_compute: whether a third or more of the loader's own computation, where that is
@@ -252,6 +253,7 @@ class Verdict:
     is_least: bool = False
     cpu_taken_by: Cause | None = None
     cpu_lacked_share: float = 0.0
+    polled_share: float = 0.0
     siblings: int = 0
     siblings_cpu_ratio: float = 0.0
     kernel_may_compute: bool = False
