@@ -6,6 +6,7 @@
 
 #define BATCH_BEGIN 0x746f6273 /* core/abi.py */
 #define MAIN_WORKER 0xffffffffUL
+#define NO_WORKER -1 /* steps/fast_path_python.py */
 
 typedef struct {
 	THINGS(clock, *fetched, *name)
@@ -77,18 +78,19 @@ static int got_batch(FetchListener *self)
 	return self->aside ? 0 : marker_begin_batch(clock, NULL, self->epoch, self->leads > 0);
 }
 
-/* Which batch it was, of whom, and when: a `Fetch` of the ledger. */
+/* Which batch it was, of whom, if that is known, and when: a `Fetch` of the ledger. */
 static int note(FetchListener *self, PassTracker *at, long long number, long long end_ns,
 		int waited)
 {
 	Marker *clock = (Marker *)self->clock;
 	int delivered = (self->loop && !self->unmatched) || clock->delivering;
+	long long worker = at->workers ? number % at->workers : (long long)MAIN_WORKER;
 	int64_t numbers[] = {
 		clock->serial,
 		at->loader,
 		at->passes,
-		at->workers ? number % at->workers : (int64_t)MAIN_WORKER,
-		at->workers ? number / at->workers : number,
+		at->exact ? worker : NO_WORKER,
+		at->exact && at->workers ? number / at->workers : number,
 		self->begin_ns,
 		end_ns,
 		waited,
@@ -112,7 +114,7 @@ static int answered(FetchListener *self, PassTracker *at, long long number, long
 		clock->unexplained++;
 	else if (waited)
 		marker_explain(clock);
-	if (at->exact && is_set(self->fetched) && note(self, at, number, end_ns, waited))
+	if (is_set(self->fetched) && note(self, at, number, end_ns, waited))
 		return -1;
 	return got_batch(self);
 }

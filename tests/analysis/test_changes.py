@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainobs.analysis.changes import changes
+from trainobs.analysis import changes as module
+from trainobs.analysis.changes import changes, predicted
+from trainobs.replay.predict import Prediction
 from trainobs.runlog.reader import RunLog
 
 LOADER = {
@@ -63,3 +65,34 @@ def test_tensors_that_nobody_counted_are_no_change(write_run):
         }
     )
     assert found("handed", "old") == found("old", "handed") == set()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "replayed"),
+    [
+        ((False, 8), (True, 8), []),  # workers end with their loader
+        ((False, 8), (True, 1), ["persistent"]),  # what is advised
+        ((True, 8), (True, 1), ["persistent"]),
+        ((False, 8), (False, 1), []),
+        ((False, 1), (True, 1), ["persistent"]),
+        ((True, 1), (False, 1), None),
+    ],
+)
+def test_workers_live_on_by_two_settings_together(write_run, monkeypatch, old, new, replayed):
+    runs = []
+    for name, (live_on, objects) in {"old": old, "new": new}.items():
+        loader = LOADER | {"persistent_workers": live_on, "objects": objects, "passes": 8}
+        facts = {"settings": {"loader_workers": 2}, "loaders": [loader]}
+        runs.append(RunLog.open(write_run(name, **facts)))
+    asked = []
+
+    class Replay:
+        def predict(self, changes):
+            asked.extend(change.name for change in changes)
+            return Prediction(1.0, 1.0, (1.5, 2.0))
+
+    monkeypatch.setattr(module, "replayed", lambda _: Replay())
+    found = predicted(runs[0], changes([runs[0]], [runs[1]]))
+    assert asked == (replayed or [])
+    assert (found.gain is not None) == bool(replayed)
+    assert ("does not tell" in (found.why_not or "")) == (replayed is None)

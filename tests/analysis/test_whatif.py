@@ -226,15 +226,18 @@ def test_what_is_no_change_is_refused_with_what_is(write, capsys):
 
 
 @pytest.mark.parametrize(
-    ("counts", "means"),
+    ("counts", "set_ups", "means"),
     [
-        ({"objects": 1, "passes": 10}, "workers live on between epochs (persistent_workers)"),
-        ({"objects": 10, "passes": 10}, MADE_ONCE),
-        ({}, None),  # an older run
+        ({"objects": 1, "passes": 10}, 1, "workers live on between epochs (persistent_workers)"),
+        ({"objects": 10, "passes": 10}, 1, MADE_ONCE),
+        ({"objects": 1, "passes": 1}, 10, None),  # a curriculum: each pass has another length
+        ({}, 1, None),  # an older run
     ],
 )
-def test_workers_are_told_to_live_on_where_their_loader_does(write, monkeypatch, counts, means):
-    run = RunLog.open(write(loaders=[loader(**counts)]))
+def test_workers_are_told_to_live_on_where_their_loader_does(
+    write, monkeypatch, counts, set_ups, means
+):
+    run = RunLog.open(write(loaders=[loader(**counts) for _ in range(set_ups)]))
     monkeypatch.setattr(Replay, "predict", lambda *_: Prediction(1.0, 1.0, (2.0, 2.0)))
     steps = summed_steps(run)
     found = would_help(run.info, steps.run, replayed(run))["changes"]

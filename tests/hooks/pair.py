@@ -45,8 +45,9 @@ class Ear:
         self.turns.append((serial, duration_ns, workers_ns))
 
     def batches(self) -> list[tuple[int, int, int]]:
-        """Pass, worker and number of each batch."""
-        return [(got.pass_number, got.worker, got.number) for got in self.fetches]
+        """Pass, worker and number of each batch of which these are known."""
+        known = [got for got in self.fetches if got.worker >= 0]
+        return [(got.pass_number, got.worker, got.number) for got in known]
 
 
 class Pair:

@@ -99,8 +99,8 @@ def test_a_stream_is_known_until_one_of_its_workers_has_no_data_any_more(pair):
 @needs.any_order
 def test_of_a_loader_in_any_order_no_batch_is_known_and_the_wait_is_doubtful(pair):
     assert pair.train(DataLoader(Numbers(), 2, num_workers=2, in_order=False))
-    assert pair.ear.fetches == []
-    assert pair.ear.followed == []
+    assert pair.ear.batches() == pair.ear.followed == []
+    assert [fetch.serial for fetch in pair.ear.fetches] == [*range(1, 6)]  # so they are counted
     steps = pair.ticking.closed()
     assert all(step.unexplained > 0 for step in steps)
 
@@ -125,6 +125,7 @@ def test_after_an_exception_the_iterator_names_no_more_batches(pair):
     assert "a bad item" in fault_of(lambda: next(iterator))
     assert [batch.tolist() for batch in iterator] == [[4, 5], [6, 7], [8, 9]]
     assert pair.ear.batches() == [(0, 0, 0)]
+    assert len(pair.ear.fetches) == 4
 
 
 def test_a_loader_around_a_loader_gets_batches_for_another_step(pair):

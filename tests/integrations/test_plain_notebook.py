@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -161,6 +163,35 @@ def test_at_the_end_of_the_interpreter_it_ends(run_dir, ends_by, status, ended, 
     assert job.end()[0] == status
     assert step_numbers(run_dir) == list(range(count))
     assert outcome(run_dir) == ended
+
+
+STILL_THERE = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+from trainobs import load_run, observe
+
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters())
+
+def train_on(inputs):
+    model(inputs).sum().backward()
+    optimizer.step()
+
+with observe(run_dir=sys.argv[1], probes="off", quiet=True) as obs:
+    loader = obs.loader(DataLoader(torch.ones(8, 3), 2, num_workers=1, persistent_workers=True))
+    batches = iter(loader)
+    for inputs in batches:
+        train_on(inputs)
+load_run(obs.run_dir)
+"""
+
+
+def test_iterators_that_are_there_until_the_interpreter_ends_say_nothing(run_dir):
+    done = subprocess.run(
+        [sys.executable, "-c", STILL_THERE, run_dir], capture_output=True, text=True, timeout=240
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 OF_A_CHILD = """

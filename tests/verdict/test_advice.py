@@ -150,3 +150,20 @@ def test_a_replay_takes_each_change_that_is_advised_but_these():
         else:
             with pytest.raises(TrainobsError):
                 parse(words)
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ({"has_new_loaders": True}, [advice.MADE_ONCE]),
+        ({"has_new_loaders": True, "has_other_passes": True}, []),  # no one loader could be made
+        ({"has_new_loaders": None}, []),
+    ],
+)
+def test_workers_cannot_live_on_without_their_loader(monkeypatch, made, told):
+    tried: list[str] = []
+    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text) or ())
+    monkeypatch.setattr(advice, "_workers", lambda *_: iter(()))
+    now = SimpleNamespace(replay=object(), facts=replace(TWO_CPUS, **made))
+    list(advice._replayed(VerdictKind.LOADER, None, now))
+    assert tried == told

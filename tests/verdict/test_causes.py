@@ -12,6 +12,7 @@ from tests.verdict.constructed import (
     MARKS,
     MS,
     TWO_CPUS,
+    every,
     split,
     verdict_on,
 )
@@ -89,6 +90,7 @@ def test_loaders_are_made_anew_where_most_passes_have_one_of_their_own(loaders, 
     facts = facts_from({"settings": {"loader_workers": 2}, "loaders": loaders})
     assert facts.has_new_loaders is made_anew
     assert facts.has_new_workers == bool(made_anew or not loaders[0]["persistent_workers"])
+    assert facts.may_keep_workers == (made_anew is True and len(loaders) < 5)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +269,15 @@ def test_what_workers_spend_on_memory_is_no_time_of_the_training_thread():
 def test_a_wait_for_threads_that_do_nothing_is_sleep_and_for_those_that_compute_is_not():
     waits = IN_STEP | {"phase__forward_ns": 98 * MS}  # of it 61 for other threads
     idle = verdict_on(**waits, sched__thread_cpu_ns=1 * MS)
-    assert (idle.kind, idle.cause) == (VerdictKind.SLEEP, Cause.UNKNOWN)
+    assert (idle.kind, idle.cause, idle.when) == (VerdictKind.SLEEP, Cause.UNKNOWN, "")
     assert verdict_on(**waits, sched__thread_cpu_ns=70 * MS).kind is VerdictKind.COMPUTE
+
+
+def test_a_wait_for_threads_in_few_steps_is_not_told_of_all():
+    """As where a loop reports to its framework at the end of an epoch."""
+    few = IN_STEP | {"sched__work_offcpu_ns": every(32, 2000 * MS), "sched__thread_cpu_ns": 1 * MS}
+    verdict = verdict_on(**few | {"phase__forward_ns": every(32, 2010 * MS)})
+    assert (verdict.kind, verdict.when) == (VerdictKind.SLEEP, "in about 1 step of 32")
 
 
 def test_the_machine_s_pressure_alone_is_no_want_of_memory():

@@ -386,13 +386,3 @@ def test_only_workers_that_end_with_their_epoch_are_told_to_live_on(monkeypatch,
     now = SimpleNamespace(replay=object(), facts=facts)
     list(advice._replayed(VerdictKind.LOADER, None, now))
     assert tried == (["persistent_workers=True"] if workers and not live_on else [])
-
-
-@pytest.mark.parametrize(("made_anew", "told"), [(True, [advice.MADE_ONCE]), (None, [])])
-def test_workers_cannot_live_on_without_their_loader(monkeypatch, made_anew, told):
-    tried: list[str] = []
-    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(text) or ())
-    monkeypatch.setattr(advice, "_workers", lambda *_: iter(()))
-    now = SimpleNamespace(replay=object(), facts=replace(TWO_CPUS, has_new_loaders=made_anew))
-    list(advice._replayed(VerdictKind.LOADER, None, now))
-    assert tried == told

@@ -126,3 +126,13 @@ def test_a_lock_that_is_polled_is_not_left_to_look_like_the_interpreter_lock():
     verdict = verdict_on(**IN_STEP | {"sched__work_offcpu_ns": 62 * MS} | polled)
     assert verdict.kind is VerdictKind.SLEEP
     assert any("another lock" in note for note in notes(verdict))
+
+
+def test_a_lock_that_the_thread_of_trainobs_may_have_held_is_not_called_another_one():
+    held = {"python__gil_wait_ns": 60 * MS, "sched__thread_cpu_ns": 1 * MS, "obs__cpu_ns": 50 * MS}
+    verdict = verdict_on(**IN_STEP | {"sched__work_offcpu_ns": 62 * MS} | held)
+    assert verdict.kind is VerdictKind.COMPUTE  # nor is it sleep
+    late = {"sched__other_sleep_ns": 40 * MS, "phase__other_ns": 42 * MS}
+    slept = verdict_on(**IN_STEP | {"sched__work_offcpu_ns": 102 * MS} | held | late)
+    assert slept.kind is VerdictKind.SLEEP
+    assert not list(notes(slept))

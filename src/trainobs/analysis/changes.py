@@ -48,8 +48,11 @@ _EVENTS = {"optimizer": "optimizer steps a step", "backward": "backward passes a
 
 _BATCHES = "batches a step"
 
+_ANEW = "a new loader for each epoch"
+"""Told of loaders with workers: without, it costs nothing."""
+
 _UNKNOWN_IF_NONE = (
-    _BATCHES,
+    *(_BATCHES, _ANEW),
     *("workers", "loaders", "torch_threads", "cpus", "host", "kernel", "python", "torch", _LEVEL),
     *_EVENTS.values(),
 )
@@ -57,6 +60,9 @@ _UNKNOWN_IF_NONE = (
 
 CACHED = 0.5
 """Difference in the share of data that came from a device, from which the cache has changed."""
+
+_LIVES = "persistent_workers", _ANEW
+"""Settings of which neither alone has workers live on."""
 
 _COLD = "data from a device"
 OTHERS = "CPU taken by others"
@@ -111,6 +117,7 @@ def facts(run: RunLog) -> dict[str, Any]:
         },
         "loaders": count or None,
         _BATCHES: work.usual,
+        _ANEW: known.has_new_loaders if known.workers else None,
         "torch_threads": settings.get("torch_threads"),
         "cpus": known.usable_cpus,
         "world_size": known.world_size,
@@ -191,7 +198,7 @@ def predicted(old: RunLog, found: Mapping[str, Sequence[Any]]) -> Predicted:
     made: list[str] = []
     unknown = []
     for name, (before, value) in found.items():
-        change = _change(old, name, before, value)
+        change = _of_lives(old, found) if name in _LIVES else _change(old, name, before, value)
         if change is None:
             unknown.append(name)
         else:
@@ -204,7 +211,7 @@ def predicted(old: RunLog, found: Mapping[str, Sequence[Any]]) -> Predicted:
     if not made:
         return Predicted(None, "nothing that is known has changed")
     try:
-        gain = replayed(old).predict(parse(made)).gain
+        gain = replayed(old).predict(parse(list(dict.fromkeys(made)))).gain
     except TrainobsError as error:
         return Predicted(None, error.found)
     if beside is None:
@@ -212,6 +219,18 @@ def predicted(old: RunLog, found: Mapping[str, Sequence[Any]]) -> Predicted:
     whose = " and ".join(dict.fromkeys(match[2] for match in of_others))
     left_out = f"{whose} left out, waited for in {percent(beside.waited)} of the time"
     return Predicted(list(beside.widen(*gain)), left_out=left_out)
+
+
+def _of_lives(old: RunLog, found: Mapping[str, Sequence[Any]]) -> list[str] | None:
+    """The same of the settings that tell how long workers live, for both together."""
+    known = facts_from(old.info)
+    live_on = found.get(_LIVES[0], [None, known.has_persistent_workers])[1]
+    anew = found.get(_LIVES[1], [None, known.has_new_loaders])[1]
+    if known.has_persistent_workers and known.has_new_loaders is not True:
+        return None  # they lived on
+    if live_on is True and anew is False:
+        return ["persistent"]
+    return [] if live_on is False or anew is True else None
 
 
 def _change(old: RunLog, name: str, before: Any, value: Any) -> list[str] | None:
@@ -226,8 +245,6 @@ def _change(old: RunLog, name: str, before: Any, value: Any) -> list[str] | None
         return [f"threads={value}"]
     if name == "prefetch_factor":
         return [f"prefetch={value}"] if value else []
-    if name == "persistent_workers" and value:
-        return None if facts_from(old.info).has_new_loaders else ["persistent"]
     if name == OTHERS and not facts_from(old.info).quota:
         return [f"others={min(value, 0.99)}"]
     if name == _COLD and value < before:

@@ -86,7 +86,7 @@ def would_help(
     fit = workers_in_memory(facts, summed.mean()["memory/worker_rss_bytes"])
     room = min(facts.usable_cpus or 1.0, fit)
     found = [_alone(change, replay, facts) for change in parse(_tried(room, replay))]
-    if facts.has_new_loaders is None:  # whether workers can live on is not known
+    if not facts.may_keep_workers:
         found = [one for one in found if "persistent" not in one["values"]]
     sure = [one for one in found if is_worth(one["values"], one["gain"])]
     most = max((one["gain"][0] for one in sure if "workers" in one["values"]), default=0.0)

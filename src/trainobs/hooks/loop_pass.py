@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import torch
 
 from trainobs.core.abi import Phase
@@ -72,10 +70,16 @@ class LoopPass(FetchListener):
         self._of = of
         self.aside = clock.in_phase
 
+    def drop(self) -> None:
+        """Let go as an object does that ends, maybe with the interpreter: without exceptions."""
+        try:  # by then there is no `suppress` any more
+            self.let_go()
+        except Exception:  # of a run that a fault has ended
+            return
+
     def __del__(self) -> None:
         """A loop that breaks off lets go of its iterator, and of nothing else."""
-        with suppress(Exception):  # of a run that a fault has ended
-            self.let_go()
+        self.drop()
 
     def let_go(self) -> None:
         """Nobody goes on with it: another pass may lead."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -125,8 +124,7 @@ class HeldIterator(ObjectProxy):
 
     def __del__(self) -> None:
         for loop in self.trainobs_passes:
-            with suppress(Exception):  # of a run that a fault has ended
-                loop.let_go()
+            loop.drop()
 
 
 def followed(iterator: Any, watch: LoaderListener, loop: LoopPass) -> Any:

@@ -36,13 +36,16 @@ _packed = Struct("=9q").pack
 _LARGE = 2**31
 """From here on a number does not go through ctypes as it is."""
 
+_NO_WORKER = -1
+"""No maker of batches: it is not known which one the fetch got, so none is found for it."""
+
 
 class FetchListener:
     """Tells a clock of the fetches of one iterator: see `trainobs.hooks.loop_pass`.
 
     Attributes:
         clock: of the thread that fetches.
-        fetched: takes each fetch of which it is known which batch it got (`Ledger.fetched`).
+        fetched: takes each fetch that got a batch (`Ledger.fetched`).
         loop: whether the loop goes to it, so that its fetches open steps and batches.
         found: whether nobody has said what it is for: before each fetch `_look` says whether the
             loop goes to it.
@@ -126,9 +129,11 @@ class FetchListener:
             clock.doubt()
         elif waited:
             clock.explain()
-        if at.exact and self.fetched is not None:
+        if self.fetched is not None:
             key = (MAIN_WORKER, number)
-            if at.workers:
+            if not at.exact:
+                key = (_NO_WORKER, number)
+            elif at.workers:
                 key = number % at.workers, number // at.workers
             delivered = (self.loop and not self.unmatched) or clock.delivering
             whose = clock.serial, at.loader, at.passes, *key

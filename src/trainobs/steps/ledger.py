@@ -50,9 +50,10 @@ Key = tuple[int, int, int, int]
 
 Fetch = bytearray
 """One batch that the training thread got, as packed numbers: the serial of the step that the clock
-was in, the four of its `Key`, when it was asked for and when it was there (ns of CLOCK_MONOTONIC),
-whether that time counts in `loader/wait_ns`, and whether the step got this very batch, and not one
-fetched ahead of it. Of loaders that `gives_later` names, somebody else tells which step got it."""
+was in, the four of its `Key` (worker -1: nobody knows which batch it is, and it is counted alone),
+when it was asked for and when it was there (ns of CLOCK_MONOTONIC), whether that time counts in
+`loader/wait_ns`, and whether the step got this very batch, and not one fetched ahead of it. Of
+loaders that `gives_later` names, somebody else tells which step got it."""
 
 _INT64 = Struct("=q")
 

@@ -49,8 +49,12 @@ MOST_TENSOR_NS = 1e6
 """What handing a tensor over is taken to cost at most, beside what its bytes may (140 to 450 us, on
 a busy machine): these are as many in fewer tensors."""
 
-MADE_ONCE = "make the loader once, before the loop, with persistent_workers=True"
-"""For workers to live on, their loader has to."""
+MADE_ONCE = (
+    "make the loader once, before the loop, with persistent_workers=True, "
+    "if its data stays the same"
+)
+"""For workers to live on, their loader has to. Whether it could is not known: each may have had
+other data of the same length, as in active learning."""
 
 _Found = Iterator[Advice]
 _One = TypeVar("_One")
@@ -121,7 +125,7 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
         return
     if kind is VerdictKind.LOADER:
         yield from _workers(replay, now)
-        if now.facts.has_new_workers and now.facts.has_new_loaders is not None:
+        if now.facts.may_keep_workers:
             text = MADE_ONCE if now.facts.has_new_loaders else "persistent_workers=True"
             yield from _try(replay, Change("persistent", 0.0), text)
         if cause is Cause.STORAGE:

@@ -20,6 +20,7 @@ PHASES = (LOADER, TRANSFER, *COMPUTE, CHECKPOINT, VALIDATION, LOGGING, NAMED, OT
 GARBAGE = "python/gc_ns"
 INTERPRETER = "python/gil_wait_ns"
 WAITED_FOR_GIL = "python/wait_gil_ns"
+OWN_CPU = "obs/cpu_ns"
 WAITED_OFF_CPU = "sched/wait_offcpu_ns"
 """Of the wait for data, that in which the training thread did not take batches over."""
 AWAITED = "sched/main_await_ns"
@@ -61,6 +62,7 @@ INPUTS = tuple(
             GARBAGE,
             INTERPRETER,
             WAITED_FOR_GIL,
+            OWN_CPU,
             START,
             *SPLIT,
             *SLEEPS,

@@ -71,6 +71,7 @@ class StepParts:
         interpreter: time in which it slept for Python's interpreter lock, the wait for the loader
             left out, as far as that is known.
         loader_interpreter: the same in the wait for the loader; 0 if unknown.
+        polled: time in which it slept as for that lock, and nobody computed who may have held it.
         asleep: phase -> time in which it slept for something that is not known.
         idle: time in which it slept for other threads of its process that did not compute, or must
             have slept in no phase that is known.
@@ -90,6 +91,7 @@ class StepParts:
     device: float
     interpreter: float
     loader_interpreter: float
+    polled: float
     asleep: Mapping[str, float]
     idle: float
     sees_sleep: bool
@@ -178,7 +180,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
     is_told = facts.has_accelerator or facts.world_size > 1  # it may be for these
     sees_sleep = not all(isnan(mean[name]) for name in names.SLEEPS)
     unexplained = 0.0 if is_told or sees_sleep else _outside(mean, rare)
-    idle = polled + _for_idle_threads(mean, gil + polled)
+    idle = polled + _for_idle_threads(mean, _gil(mean) * usual)
     idle += max(0.0, known(unexplained - mean["sched/thread_cpu_ns"]) - stolen(mean, facts))
     in_step = (known(ns) for phase, ns in asleep.items() if phase != "transfer")  # that is copying
     slept = 0.0 if facts.has_accelerator else sum(in_step) + idle
@@ -209,6 +211,7 @@ def parts_of(mean: Mean, facts: Facts) -> StepParts:
         device=device,
         interpreter=gil,
         loader_interpreter=_held(mean, known(mean[names.WAITED_FOR_GIL])),
+        polled=polled,
         asleep=asleep,
         idle=idle,
         sees_sleep=sees_sleep,
@@ -285,10 +288,14 @@ def _device(mean: Mean, facts: Facts) -> float:
 
 
 def _interpreter(mean: Mean, usual: float) -> tuple[float, float]:
-    """The wait for the interpreter's lock; and what looks like it, with nobody who held it."""
+    """The wait for the interpreter's lock; and what looks like it, with nobody who held it.
+
+    It is neither where the thread of trainobs may have held it, as in the first second of a run.
+    """
     waited = _gil(mean) * usual
     held = _held(mean, waited)
-    return held, 0.0 if isnan(waited) else waited - held
+    computed = known(mean["sched/thread_cpu_ns"]) + known(mean[names.OWN_CPU])
+    return held, waited - held if computed < HOLDS * waited else 0.0
 
 
 def _gil(mean: Mean) -> float:

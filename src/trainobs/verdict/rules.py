@@ -21,6 +21,7 @@ from trainobs.verdict.parts import (
     OVERHEADS,
     RIVAL_COST,
     Situation,
+    StepParts,
     known,
     parts_of,
 )
@@ -68,6 +69,9 @@ _TIMES_OF: Mapping[Cause | None, tuple[str, ...]] = {
 
 _RUNQUEUE = ("sched/work_runqueue_ns",)
 
+_IDLE = ("sched/work_offcpu_ns",)
+"""Where the wait for threads that do nothing lies, of which no metric tells by itself."""
+
 
 def judge(summed: SummedSteps, facts: Facts, *, replays: bool = True) -> Verdict:
     """The verdict on the steps of an epoch, or of a run.
@@ -109,7 +113,7 @@ def judge_by(replay: Replay | None, summed: SummedSteps, facts: Facts) -> Verdic
     taken_by, lacked = _taken_by(now, cause)
     by_others = Cause.OTHERS in (cause, taken_by) and facts.siblings_cpu_ratio >= SIBLINGS
     costs = _costs(now) if kind is VerdictKind.MIXED else ()
-    times = _times(kind, cause, held_up=held_up)
+    times = _times(kind, cause, parts, held_up=held_up)
     came_once = bool(times) and once(summed, times) != ""  # nobody knows that it comes again
     return Verdict(
         len(summed),
@@ -125,6 +129,7 @@ def judge_by(replay: Replay | None, summed: SummedSteps, facts: Facts) -> Verdic
         is_least=kind is VerdictKind.SLEEP and not parts.sees_sleep,
         cpu_taken_by=taken_by,
         cpu_lacked_share=lacked,
+        polled_share=parts.polled / parts.step,
         siblings=facts.siblings if by_others else 0,
         siblings_cpu_ratio=facts.siblings_cpu_ratio if by_others else 0.0,
         kernel_may_compute=cause is Cause.TRANSFORM and kernels_share(now) >= KERNELS,
@@ -231,8 +236,12 @@ def _is_computation(now: Situation) -> bool:
     return unmarked and is_seen and writing < 0.05 * now.parts.step
 
 
-def _times(kind: VerdictKind, cause: Cause | None, *, held_up: bool) -> tuple[str, ...]:
+def _times(
+    kind: VerdictKind, cause: Cause | None, parts: StepParts, *, held_up: bool
+) -> tuple[str, ...]:
     """The times that a verdict is about."""
+    if kind is VerdictKind.SLEEP and parts.idle > parts.part[kind] / 2:
+        return _IDLE
     if kind is VerdictKind.COMPUTE:
         return _TIMES_OF.get(cause, _RUNQUEUE) if held_up else _COMPUTING
     return metrics_of(kind)

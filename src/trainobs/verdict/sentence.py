@@ -58,7 +58,7 @@ def notes(verdict: Verdict) -> Iterator[str]:
             "batches that are made are received late: their worker may hold Python's interpreter "
             "lock, or lack a CPU"
         )
-    if verdict.kind is VerdictKind.SLEEP and shares.get("python/gil_wait_ns", 0.0) >= _SHARE:
+    if verdict.kind is VerdictKind.SLEEP and verdict.polled_share >= _SHARE:
         yield (
             "no other thread computed meanwhile, so what looks like a wait for the GIL is another "
             "lock, asked for again and again"

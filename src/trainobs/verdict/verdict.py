@@ -125,6 +125,8 @@ class Facts:
             loaders have such.
         has_new_loaders: whether loaders are made anew for most passes, so that no worker can live
             on; None: some are, or nobody knows.
+        has_other_passes: whether these are over other numbers of batches, as in a curriculum: no
+            one loader can stand for them.
         tells_opening: whether what the first batch of a new worker takes longer is surely for its
             being new (`replay.opening`).
         has_accelerator: whether a GPU is in use, for which the training thread may sleep.
@@ -152,6 +154,7 @@ class Facts:
     torch_threads: int | None = None
     has_persistent_workers: bool = False
     has_new_loaders: bool | None = False
+    has_other_passes: bool = False
     tells_opening: bool = False
     has_accelerator: bool = False
     sees_switches: bool = False
@@ -171,6 +174,13 @@ class Facts:
         """Whether new workers start with each epoch."""
         return bool(self.workers) and (
             not self.has_persistent_workers or self.has_new_loaders is True
+        )
+
+    @property
+    def may_keep_workers(self) -> bool:
+        """Whether it is known that a script can have them live on from epoch to epoch."""
+        return (
+            self.has_new_workers and self.has_new_loaders is not None and not self.has_other_passes
         )
 
 
@@ -214,6 +224,7 @@ class Verdict:
             is known, and is not the cause.
         cpu_lacked_share: of the step, in which the training thread, or who made its batches, waited
             for a CPU.
+        polled_share: of the step, in which the training thread asked for a lock again and again.
         siblings: other trainings of the same job, where others had the CPUs and these took some.
         siblings_cpu_ratio: how much of all CPUs.
         kernel_may_compute: whether a third or more of the loader's own computation, where that is
@@ -242,6 +253,7 @@ class Verdict:
     is_least: bool = False
     cpu_taken_by: Cause | None = None
     cpu_lacked_share: float = 0.0
+    polled_share: float = 0.0
     siblings: int = 0
     siblings_cpu_ratio: float = 0.0
     kernel_may_compute: bool = False
@@ -297,6 +309,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         torch_threads=settings.get("torch_threads"),
         has_persistent_workers=any(one.get("persistent_workers") for one in loaders),
         has_new_loaders=_are_made_anew(loaders),
+        has_other_passes=len(_of_few_passes(loaders)) >= FEW_PASSES,
         tells_opening=_tell_opening(loaders),
         has_accelerator=bool(info.get("gpu")),
         sees_switches=info.get("level") in _BY_THE_KERNEL,
@@ -341,12 +354,16 @@ def _are_made_anew(loaders: Sequence[Mapping[str, Any]]) -> bool | None:
     """Whether most passes have a loader of their own; None: those of some set-ups, or not known."""
     if not all(one.get("passes") for one in loaders):
         return None
-    counts = [(one["objects"], one["passes"]) for one in loaders]
-    enough = [count for count in counts if count[1] >= FEW_PASSES]
-    if len(counts) - len(enough) >= FEW_PASSES:  # loaders of parts of the data, of other lengths
-        enough.append((FEW_PASSES, FEW_PASSES))
-    found = {objects > passes / 2 for objects, passes in enough}
+    few = _of_few_passes(loaders)
+    found = {one["objects"] > one["passes"] / 2 for one in loaders if one not in few}
+    if len(few) >= FEW_PASSES:
+        found.add(True)
     return None if len(found) > 1 else True in found
+
+
+def _of_few_passes(loaders: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Set-ups of few passes: several are loaders of parts of the data, of other lengths."""
+    return [one for one in loaders if (one.get("passes") or FEW_PASSES) < FEW_PASSES]
 
 
 def _tell_opening(loaders: Sequence[Mapping[str, Any]]) -> bool:
