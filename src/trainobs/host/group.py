@@ -1,4 +1,4 @@
-"""What the control groups of this process kept from it: CPU time and memory."""
+"""What the control groups of this process kept from it: CPU time, memory, and going on at all."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from trainobs.core.control_groups import CGROUP, cgroups
 from trainobs.host.procfs import PROC, read_bytes
 
 THROTTLED = "sched/throttled_ns"
+FROZEN = "sched/frozen_ns"
 REFAULTS = "memory/refault_count"
 
 _THROTTLED = {b"throttled_usec": 1000, b"throttled_time": 1}
 """Fields of `cpu.stat` in version 2 and 1 of control groups -> ns in their unit."""
 
 _REFAULTS = {b"workingset_refault_file": 1}
+
+_FROZEN = {b"frozen_usec": 1000}
+"""Of `cgroup.stat.local` (Linux 6.18): also what the groups above were frozen."""
+
+_HYBRID = "unified"
+"""Where systemd mounts version 2 if version 1 has the controllers."""
 
 _Counts = dict[Path, int]
 
@@ -54,10 +61,16 @@ class GroupLimits:
             for controller in ("cpu", "memory")
         )
         refaults = {one / "memory.stat": _REFAULTS for one in memory[:1]}
+        version_2 = (
+            cgroups(self._proc, mount, "", self._tgid)
+            for mount in (self._cgroup, self._cgroup / _HYBRID)
+        )
+        frozen = {one / "cgroup.stat.local": _FROZEN for found in version_2 for one in found[:1]}
         return {
             # A group that can have no quota, as that of all processes, has no such field.
             THROTTLED: _known({one / "cpu.stat": _THROTTLED for one in cpu}, missing=0),
             REFAULTS: _known(refaults, missing=None),
+            FROZEN: _known(frozen, missing=None),
         }
 
 

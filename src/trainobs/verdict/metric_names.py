@@ -44,6 +44,8 @@ SLEEPS = (
 )
 STOPPED = "sched/work_stopped_ns"
 """The part of `SLEEPS` in which the training thread was stopped."""
+STOPPED_AT_ALL = "sched/main_stopped_ns"
+FROZEN = "sched/frozen_ns"
 
 ON_GPU = ("gpu/transfer_ns", "gpu/forward_ns", "gpu/backward_ns", "gpu/optimizer_ns")
 """From the begin of a phase's work on the GPU to its end there."""
@@ -63,6 +65,8 @@ INPUTS = tuple(
             *SPLIT,
             *SLEEPS,
             STOPPED,
+            STOPPED_AT_ALL,
+            FROZEN,
             *USED,
             "sched/main_offcpu_ns",
             "sched/main_iowait_ns",

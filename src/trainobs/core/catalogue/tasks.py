@@ -138,7 +138,8 @@ TASKS: tuple[Metric, ...] = (
             "Ctrl-Z), or by a debugger or strace.",
             unit="ns",
             source="sched_switch",
-            blind="A control group that is frozen (docker pause), and a machine that is suspended.",
+            blind="A control group that is frozen (docker pause), for which see sched/frozen_ns; "
+            "and a machine that is suspended.",
         )
         for part, cells, slept in (
             ("main", Cells("bytes", (Op.PHASE_SLEEP,), (), MAIN), "sched/main_offcpu_ns"),
@@ -169,6 +170,16 @@ TASKS: tuple[Metric, ...] = (
         "CPUs; read about once a second, and spread evenly over the time between two readings.",
         "Groups above the one that a container shows; and of a group that it enters later, what "
         "that counts until the next reading.",
+    ),
+    Metric(
+        "sched/frozen_ns",
+        "ns",
+        MetricKind.SUM,
+        "cgroup.stat.local",
+        "Time in which the control group of this process was frozen (docker pause), from the order "
+        "to freeze to the order to go on; read about once a second, and spread evenly over the "
+        "time between two readings.",
+        "Groups of version 1, and any before Linux 6.18: null. What follows the last step.",
     ),
     Metric(
         "sched/others_cpu_ratio",
