@@ -160,6 +160,15 @@ def test_who_took_the_cpus_follows_from_who_ran(cause, others, computing, thrott
     assert verdict.advice is None  # there is nothing to replay
 
 
+@pytest.mark.parametrize(("daemons", "cause"), [(80, Cause.CPU), (30, Cause.OTHERS)])
+def test_others_are_not_blamed_for_what_the_run_has_let_go_of(daemons, cause):
+    """The kernel knows who started them; `/proc` has them among all other processes."""
+    held_up = {"sched__main_runqueue_ns": 60 * MS, "sched__main_offcpu_ns": 62 * MS}
+    held_up |= {f"sched__{whose}_cpu_ns": 0.0 for whose in ("thread", "worker")}
+    busy = held_up | {"sched__others_cpu_ratio": 0.8, "sched__child_cpu_ns": daemons * MS}
+    assert verdict_on(**busy).cause is cause
+
+
 def test_others_are_not_blamed_for_what_a_hidden_quota_may_have_done():
     held_up = {"sched__main_runqueue_ns": 60 * MS, "sched__main_offcpu_ns": 62 * MS}
     held_up |= {f"sched__{whose}_cpu_ns": 0.0 for whose in ("thread", "worker", "child")}

@@ -188,7 +188,8 @@ TASKS: tuple[Metric, ...] = (
         "/proc/stat",
         "Of the time of the CPUs this process may use, the share that went to processes outside "
         "its tree and to the hypervisor; read once a second.",
-        "It is too small if processes of this run use other CPUs.",
+        "It is too small if processes of this run use other CPUs, and too large by what a daemon "
+        "takes: who is no descendant any more is somebody else.",
         "CPU taken by other processes",
     ),
 )
