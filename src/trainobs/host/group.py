@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import nan
 from pathlib import Path
 
-from trainobs.core.control_groups import CGROUP, cgroups
+from trainobs.core.control_groups import CGROUP, cgroups, own_of_version_2
 from trainobs.host.procfs import PROC, read_bytes
 
 THROTTLED = "sched/throttled_ns"
@@ -19,9 +19,6 @@ _REFAULTS = {b"workingset_refault_file": 1}
 
 _FROZEN = {b"frozen_usec": 1000}
 """Of `cgroup.stat.local` (Linux 6.18): also what the groups above were frozen."""
-
-_HYBRID = "unified"
-"""Where systemd mounts version 2 if version 1 has the controllers."""
 
 _Counts = dict[Path, int]
 
@@ -61,11 +58,8 @@ class GroupLimits:
             for controller in ("cpu", "memory")
         )
         refaults = {one / "memory.stat": _REFAULTS for one in memory[:1]}
-        version_2 = (
-            cgroups(self._proc, mount, "", self._tgid)
-            for mount in (self._cgroup, self._cgroup / _HYBRID)
-        )
-        frozen = {one / "cgroup.stat.local": _FROZEN for found in version_2 for one in found[:1]}
+        own = own_of_version_2(self._proc, self._cgroup, self._tgid)
+        frozen = {one / "cgroup.stat.local": _FROZEN for one in own}
         return {
             # A group that can have no quota, as that of all processes, has no such field.
             THROTTLED: _known({one / "cpu.stat": _THROTTLED for one in cpu}, missing=0),
