@@ -378,11 +378,18 @@ def test_what_explains_numbers_that_seem_to_contradict_the_verdict_is_told(made,
     assert len(lines) <= brief.LINES
 
 
-def test_how_long_a_run_was_stopped_is_told_where_it_matters(made):
-    summary = made(compute_bound)
-    assert not any("Stopped" in line for line in lines_of(summary))
-    stopped = summary["metrics"]["sched/main_stopped_ns"]
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        ("sched/main_stopped_ns", "Stopped: a signal (SIGSTOP, Ctrl-Z)"),
+        ("sched/frozen_ns", "Frozen: the control group of the run"),
+    ],
+)
+def test_how_long_a_run_was_stopped_is_told_where_it_matters(made, metric, told):
+    summary, word = made(compute_bound), told.split(":")[0]
+    assert not any(word in line for line in lines_of(summary))
+    stopped = summary["metrics"][metric]
     stopped["sum"] = 0.005 * summary["training_ns"]
-    assert not any("Stopped" in line for line in lines_of(summary))
+    assert not any(word in line for line in lines_of(summary))
     stopped["sum"] = 3e9 + 0.02 * summary["training_ns"]
-    assert "Stopped: a signal (SIGSTOP, Ctrl-Z)" in "\n".join(lines_of(summary))
+    assert told in "\n".join(lines_of(summary))

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import kernel_state
+from tests import freezer, kernel_state
 from tests.attach.target import (
     FETCHES,
     LOOPS,
@@ -170,6 +170,20 @@ def test_a_process_that_is_stopped_is_told_to_be(
         os.kill(training.pid(), signal.SIGCONT)
     assert "it is stopped by a signal" in done.stderr
     assert f"do:    let it go on: `kill -CONT {training.pid()}`" in done.stderr
+
+
+def test_a_process_whose_control_group_is_frozen_is_told_to_be(
+    training: Target, tmp_path: Path, clean: None
+) -> None:
+    with freezer.group() as group:
+        (group / "cgroup.procs").write_text(str(training.pid()))
+        try:
+            with freezer.frozen(group):
+                done = attached(training.pid(), tmp_path / "run", "--look", "0.5")
+        finally:
+            (group.parent / "cgroup.procs").write_text(str(training.pid()))
+    assert "its control group is frozen" in done.stderr
+    assert "do:    let it go on, as by `docker unpause`" in done.stderr
 
 
 def test_a_place_that_cannot_hold_a_run_is_told(

@@ -1,4 +1,4 @@
-"""What memory the control groups of a process leave to it."""
+"""What memory the control groups of a process leave to it, and whether they let it go on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainobs.core.control_groups import memory_left
+from trainobs.core.control_groups import is_frozen, memory_left
 
 STAT = "anon 700\nactive_file {}\ninactive_file 20"
 
@@ -59,3 +59,21 @@ def test_pages_of_files_of_version_1_are_those_of_groups_below_too(tmp_path):
 @pytest.mark.parametrize("files", [{}, {"memory.max": "max", "memory.current": 5}])
 def test_where_no_limit_is_known_nothing_is_said(tmp_path, files):
     assert groups(tmp_path, "0::/\n", files) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "file", "frozen", "not_yet"),
+    [
+        ("0::/a", "a/cgroup.events", "frozen 1", "frozen 0"),
+        ("0::/a", "unified/a/cgroup.events", "frozen 1", "frozen 0"),
+        ("6:freezer:/a/b", "freezer/a/freezer.state", "FROZEN", "FREEZING"),
+    ],
+)
+def test_a_frozen_group_is_one_of_either_version(tmp_path, line, file, frozen, not_yet):
+    (tmp_path / "proc" / "7").mkdir(parents=True)
+    (tmp_path / "proc" / "7" / "cgroup").write_text(f"{line}\n")
+    path = tmp_path / "cgroup" / file
+    path.parent.mkdir(parents=True)
+    for state, is_so in ((not_yet, False), (frozen, True)):
+        path.write_text(f"populated 1\n{state}\n")
+        assert is_frozen(7, tmp_path / "proc", tmp_path / "cgroup") is is_so

@@ -10,7 +10,7 @@ import pytest
 
 from trainobs.host.cpu_limits import CpuLimits
 from trainobs.host.facts import host_facts
-from trainobs.host.group import THROTTLED, GroupLimits
+from trainobs.host.group import FROZEN, THROTTLED, GroupLimits
 
 two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 
@@ -46,6 +46,20 @@ def test_a_group_that_is_entered_later_counts_from_then_on(tmp_path, enter):
     assert limits.totals() == (3e6,)
     enter("b", cpu_stat=stat(1200))
     assert limits.totals() == (203e6,)
+
+
+@pytest.mark.parametrize("mount", ["", "unified/"])
+def test_what_a_group_was_frozen_is_told_by_the_group_itself(tmp_path, enter, mount):
+    """Of the groups above the kernel adds it up; beside version 1 they lie elsewhere."""
+    for name, text in (("a", "frozen_usec 900\n"), ("a/b", "frozen_usec 500\n")):
+        folder = tmp_path / "cgroup" / mount / name
+        folder.mkdir(parents=True)
+        (folder / "cgroup.stat.local").write_text(text)
+    enter("a/b")
+    limits = GroupLimits(None, tmp_path / "proc", tmp_path / "cgroup")
+    assert limits.names == (FROZEN,)
+    (tmp_path / "cgroup" / mount / "a/b/cgroup.stat.local").write_text("frozen_usec 700\n")
+    assert limits.totals() == (2e5,)
 
 
 def limits_of(host: dict[str, object], tid: int, root: Path) -> CpuLimits:

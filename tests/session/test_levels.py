@@ -39,6 +39,7 @@ WORKERS = {
     "memory/worker_rss_bytes",
     "memory/refault_count",
     "sched/throttled_ns",
+    "sched/frozen_ns",
 }
 """What the observer reads of loader workers and control groups, on every level that reads."""
 

@@ -162,6 +162,15 @@ def test_who_took_the_cpus_follows_from_who_ran(cause, others, computing, thrott
     assert verdict.advice is None  # there is nothing to replay
 
 
+@pytest.mark.parametrize(("daemons", "cause"), [(80, Cause.CPU), (30, Cause.OTHERS)])
+def test_others_are_not_blamed_for_what_the_run_has_let_go_of(daemons, cause):
+    """The kernel knows who started them; `/proc` has them among all other processes."""
+    held_up = {"sched__main_runqueue_ns": 60 * MS, "sched__main_offcpu_ns": 62 * MS}
+    held_up |= {f"sched__{whose}_cpu_ns": 0.0 for whose in ("thread", "worker")}
+    busy = held_up | {"sched__others_cpu_ratio": 0.8, "sched__child_cpu_ns": daemons * MS}
+    assert verdict_on(**busy).cause is cause
+
+
 def test_others_are_not_blamed_for_what_a_hidden_quota_may_have_done():
     held_up = {"sched__main_runqueue_ns": 60 * MS, "sched__main_offcpu_ns": 62 * MS}
     held_up |= {f"sched__{whose}_cpu_ns": 0.0 for whose in ("thread", "worker", "child")}
@@ -310,6 +319,21 @@ def test_sleep_of_a_training_that_was_stopped_has_that_cause():
     shown = {row.metric: (row.value, row.share) for row in stopped.evidence}
     assert shown["sched/work_stopped_ns"] == (40 * MS, pytest.approx(40 / 160))
     assert verdict_on(**asleep, sched__work_stopped_ns=30 * MS).cause is Cause.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        ({"sched__frozen_ns": 30 * MS}, "the control group of the run was frozen"),
+        ({"sched__main_stopped_ns": 30 * MS}, "a signal or a debugger had stopped"),
+    ],
+)
+def test_a_wait_in_which_nothing_could_go_on_is_no_bottleneck(kept, told):
+    verdict = verdict_on(loader__wait_ns=100 * MS, **kept)
+    assert verdict.kind is None
+    assert told in verdict.abstained_because
+    in_part = {name: ns / 2 for name, ns in kept.items()}
+    assert verdict_on(loader__wait_ns=100 * MS, **in_part).kind is VerdictKind.LOADER
 
 
 def test_what_memory_once_held_is_told_to_be_read_again():

@@ -19,7 +19,6 @@ from trainobs.attach.periodic import PeriodWatch, observe, record
 from trainobs.attach.process import (
     IDLE_S,
     IDLE_SHARE,
-    STOPPED,
     TORCH,
     Target,
     attach_to,
@@ -31,8 +30,8 @@ from trainobs.attach.process import (
     look_at,
     named,
     refused,
-    state_of,
     training_below,
+    why_it_stands,
 )
 from trainobs.attach.run import AttachedRun, loaded
 from trainobs.attach.target_files import file_of
@@ -326,8 +325,9 @@ def _no_steps(run: AttachedRun, reason: str) -> AttachError:
 
 def _why_no_steps(tgid: int, seen: EventCounts) -> tuple[str, str]:
     """Why no steps were seen, or ""; and what to do."""
-    if state_of(tgid) in STOPPED:
-        return "it is stopped by a signal", f"let it go on: `kill -CONT {tgid}`"
+    why, do = why_it_stands(tgid)
+    if why:
+        return why, do
     if seen.elsewhere[Event.OPTIMIZER]:
         return SEVERAL, f"{_INSIDE} in one of them"
     below = () if any(seen.counts) else training_below(tgid)

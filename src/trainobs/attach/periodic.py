@@ -14,7 +14,6 @@ from trainobs.attach.process import (
     ENDED,
     IDLE_S,
     IDLE_SHARE,
-    STOPPED,
     Target,
     cpu_s,
     ended,
@@ -22,6 +21,7 @@ from trainobs.attach.process import (
     refused,
     runs_python,
     state_of,
+    why_it_stands,
 )
 from trainobs.attach.turn_detector import Spell, TurnDetector
 from trainobs.core.now import clocks
@@ -119,7 +119,7 @@ class PeriodWatch:
         tgid = self.process.tgid
         if self.process.torch or self._count or seconds < IDLE_S or runs_python(tgid):
             return
-        if cpu_s(tgid) - self._cpu_s < IDLE_SHARE * seconds and state_of(tgid) not in STOPPED:
+        if cpu_s(tgid) - self._cpu_s < IDLE_SHARE * seconds and not why_it_stands(tgid)[0]:
             found = f"it runs no torch and no Python, and did nothing in {seconds:.0f} s"
             raise refused(tgid, found, DO_PID)
 
@@ -237,11 +237,11 @@ def _state(process: Target) -> str:
     state = state_of(process.tgid)
     if state in ENDED:
         return "; it has ended"
-    return "; it is stopped by a signal" if state in STOPPED else ""
+    why, _ = why_it_stands(process.tgid)
+    return f"; {why}" if why else ""
 
 
 def _do(watch: PeriodWatch) -> str:
     tgid = watch.process.tgid
-    if state_of(tgid) in STOPPED:
-        return f"let it go on: `kill -CONT {tgid}`"
-    return f"give the number of the process that trains: `trainobs top`; {_DO}"
+    _, do = why_it_stands(tgid)
+    return do or f"give the number of the process that trains: `trainobs top`; {_DO}"

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainobs.core.control_groups import is_frozen
 from trainobs.core.errors import AttachError
 from trainobs.host.family import WORKER_NAME
 from trainobs.host.procfs import PROC, own_tgid, parse_stat, read_bytes
@@ -281,6 +282,15 @@ def worker_count(tgid: int) -> int:
             continue  # ended meanwhile
         count += stat.name == WORKER_NAME.decode() and stat.parent == tgid
     return count
+
+
+def why_it_stands(tgid: int) -> tuple[str, str]:
+    """What keeps a process from going on, and what to do; "" for both if nothing does."""
+    if state_of(tgid) in STOPPED:
+        return "it is stopped by a signal", f"let it go on: `kill -CONT {tgid}`"
+    if is_frozen(tgid):
+        return "its control group is frozen", "let it go on, as by `docker unpause`"
+    return "", ""
 
 
 def state_of(tgid: int) -> str:

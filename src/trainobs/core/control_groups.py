@@ -40,6 +40,29 @@ def cgroups(proc: Path, mount: Path, controller: str, tgid: int | None = None) -
     return folders
 
 
+def own_of_version_2(proc: Path, mount: Path, tgid: int | None = None) -> list[Path]:
+    """Where the own cgroup of a process may be seen, if it is of version 2."""
+    mounts = (mount, mount / "unified")  # as systemd has it where version 1 has the controllers
+    return [folder for place in mounts for folder in cgroups(proc, place, "", tgid)[:1]]
+
+
+def is_frozen(tgid: int, proc: Path = Path("/proc"), mount: Path = CGROUP) -> bool:
+    """Whether a process is kept from going on, by its cgroup or one above (`docker pause`).
+
+    Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/freezer-subsystem.rst.
+    """
+    told = [(one / "cgroup.events", "frozen 1") for one in own_of_version_2(proc, mount, tgid)]
+    told += [(one / "freezer.state", "FROZEN") for one in cgroups(proc, mount, "freezer", tgid)]
+    return any(line in _lines(file) for file, line in told)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []
+
+
 def number_in(file: Path) -> int | None:
     """What a file of a group says, if it is a number."""
     try:

@@ -53,6 +53,7 @@ _MORE: Mapping[str, str] = {
     "sched/work_runqueue_ns": "  ready to run in the step, no CPU",
     "sched/work_iowait_ns": "  asleep for a device in the step",
     "sched/work_stopped_ns": "stopped, by a signal or debugger",
+    "sched/frozen_ns": "frozen control group",
     "sched/thread_iowait_ns": "other threads asleep for a device",
     "sched/thread_runqueue_ns": "other threads ready to run, no CPU",
     "sched/thread_cpu_ns": "CPU time of other threads",

@@ -1,20 +1,24 @@
-"""What the control groups of this process kept from it: CPU time and memory."""
+"""What the control groups of this process kept from it: CPU time, memory, and going on at all."""
 
 from __future__ import annotations
 
 from math import nan
 from pathlib import Path
 
-from trainobs.core.control_groups import CGROUP, cgroups
+from trainobs.core.control_groups import CGROUP, cgroups, own_of_version_2
 from trainobs.host.procfs import PROC, read_bytes
 
 THROTTLED = "sched/throttled_ns"
+FROZEN = "sched/frozen_ns"
 REFAULTS = "memory/refault_count"
 
 _THROTTLED = {b"throttled_usec": 1000, b"throttled_time": 1}
 """Fields of `cpu.stat` in version 2 and 1 of control groups -> ns in their unit."""
 
 _REFAULTS = {b"workingset_refault_file": 1}
+
+_FROZEN = {b"frozen_usec": 1000}
+"""Of `cgroup.stat.local` (Linux 6.18): also what the groups above were frozen."""
 
 _Counts = dict[Path, int]
 
@@ -54,10 +58,13 @@ class GroupLimits:
             for controller in ("cpu", "memory")
         )
         refaults = {one / "memory.stat": _REFAULTS for one in memory[:1]}
+        own = own_of_version_2(self._proc, self._cgroup, self._tgid)
+        frozen = {one / "cgroup.stat.local": _FROZEN for one in own}
         return {
             # A group that can have no quota, as that of all processes, has no such field.
             THROTTLED: _known({one / "cpu.stat": _THROTTLED for one in cpu}, missing=0),
             REFAULTS: _known(refaults, missing=None),
+            FROZEN: _known(frozen, missing=None),
         }
 
 

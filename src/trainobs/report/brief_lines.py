@@ -19,6 +19,16 @@ _WAIT = "loader/wait_ns"
 _LITTLE = 0.01
 """Share of the time of a run below which nobody is told of stops."""
 
+_STOPS = (
+    (
+        "sched/main_stopped_ns",
+        "Stopped: a signal (SIGSTOP, Ctrl-Z), or a debugger or strace, kept the training thread "
+        "from going on",
+    ),
+    ("sched/frozen_ns", "Frozen: the control group of the run, as by docker pause,"),
+)
+"""Metric, and what is told of it before the time."""
+
 _NOTABLE = 0.05
 """Share of the step from which it matters why the loader is waited for."""
 
@@ -75,12 +85,10 @@ def others(summary: dict[str, Any], most: int) -> Iterator[str]:
 
 def _stopped(summary: dict[str, Any]) -> Iterator[str]:
     """How long somebody kept the training from going on, before its first step included."""
-    stopped = summary["metrics"]["sched/main_stopped_ns"]["sum"] or 0.0
-    if stopped >= _LITTLE * summary["training_ns"] > 0.0:
-        yield (
-            "Stopped: a signal (SIGSTOP, Ctrl-Z), or a debugger or strace, kept the training "
-            f"thread from going on for {duration(stopped)}"
-        )
+    for metric, told in _STOPS:
+        stopped = summary["metrics"][metric]["sum"] or 0.0
+        if stopped >= _LITTLE * summary["training_ns"] > 0.0:
+            yield f"{told} for {duration(stopped)}"
 
 
 def _loader(summary: dict[str, Any]) -> Iterator[str]:

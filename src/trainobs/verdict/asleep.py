@@ -1,15 +1,23 @@
-"""What the loader slept for: who of the run computed, or waited for storage, meanwhile."""
+"""What the loader slept for: who of the run computed, or waited for storage, meanwhile.
+
+And what no part of the run slept for: it was kept from going on.
+"""
 
 from __future__ import annotations
 
 from math import inf
 
+from trainobs.core.text import percent
 from trainobs.replay.metric_columns import BESIDE, STORAGE
 from trainobs.replay.storage import asleep_for_storage, beside_for_storage
 from trainobs.replay.trace import COVERAGE
 from trainobs.verdict import metric_names as names
-from trainobs.verdict.parts import Situation, known
+from trainobs.verdict.parts import Mean, Situation, known
 from trainobs.verdict.verdict import Cause
+
+KEPT = 0.1
+"""Share of the time in which nothing of a run could go on, from which on no cost is told: the wait
+for whatever it was at has that in it, so that half of a bottleneck may be none."""
 
 _NETWORK_BYTES, _COMPRESSED = 1024.0, 0.01
 """What makers of batches have to receive for their data to come from a network, also as a share of
@@ -89,6 +97,27 @@ def surely_beside(now: Situation, used: float, awake: float) -> float:
         return 0.0
     cpus = now.facts.cpus_at_most * now.facts.ranks_here
     return used - max(1.0, cpus - 1.0) * max(0.0, awake)
+
+
+def why_kept(mean: Mean) -> str:
+    """What kept the run from going on in a time that counts as a wait for something; or "".
+
+    A stop in the step is told from its sleep; one in a wait for data, a checkpoint or a validation
+    lies in these, and a freeze in whatever the run was at.
+    """
+    stopped = known(mean[names.STOPPED_AT_ALL]) - known(mean[names.STOPPED])
+    frozen, step = known(mean[names.FROZEN]), max(1.0, mean[names.STEP])
+    if max(0.0, stopped) + frozen < KEPT * step:
+        return ""
+    share = percent(min(1.0, max(stopped, frozen) / step))
+    if frozen >= stopped:
+        return (
+            f"for {share} of all time the control group of the run was frozen, as by docker pause"
+        )
+    return (
+        f"for {share} of all time a signal or a debugger had stopped the training thread while it "
+        "waited for data, saved or validated"
+    )
 
 
 TOLD_BY = {

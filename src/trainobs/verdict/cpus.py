@@ -23,6 +23,9 @@ THROTTLES = 0.1
 THROTTLED = 0.5
 """Share of the time without a CPU that a quota must explain, to be what it is for."""
 
+TWICE = 1.2
+"""Use of all CPUs by this run and others from which on something was counted for both."""
+
 _WAITING = ("sched/main_runqueue_ns", "sched/thread_runqueue_ns", "sched/worker_runqueue_ns")
 _USING = ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns")
 
@@ -73,6 +76,9 @@ def contention(now: Situation) -> Cause:
     all_cpus = facts.all_cpus or cpus
     # Where CPUs are idle, what keeps threads from them may be a quota that nobody here can see.
     suspects_others = is_full(now) or not facts.quota_hidden
+    # What this run has started and let go of (a daemon) is in both: what others take is unknown.
+    if cpus_used(now) + taken * all_cpus >= TWICE * all_cpus:
+        return Cause.CPU
     if suspects_others and not isnan(taken) and taken * all_cpus >= 0.8 * min(waiting, all_cpus):
         return Cause.OTHERS
     crowd = CROWD * (facts.most_cpus or cpus)

@@ -9,7 +9,7 @@ from trainobs.replay.handover import NO_DRAW
 from trainobs.replay.predict import Replay
 from trainobs.replay.trace import trace_of
 from trainobs.verdict import metric_names as names
-from trainobs.verdict.asleep import helpers_ns
+from trainobs.verdict.asleep import helpers_ns, why_kept
 from trainobs.verdict.cpus import FULL, cpus_used, free_cpus
 from trainobs.verdict.evidence import WORTH_SHOWING
 from trainobs.verdict.handover import asleep_for_nobody
@@ -59,6 +59,8 @@ def why_no_replay(facts: Facts, summed: SummedSteps) -> str | None:
         return "a step gets batches of several loaders or passes, and a replay knows one"
     if len(summed) and batches_of(summed.mean()) > MOST_BATCHES:
         return f"a step gets more than {MOST_BATCHES} batches, which takes too long to replay"
+    if len(summed) and (why := why_kept(summed.mean())):
+        return why
     if len(summed) and _sleeps_beside_the_loader(summed.mean(), facts):
         return (
             "the training thread sleeps in its wait for batches that are made (in a sampler, or in "

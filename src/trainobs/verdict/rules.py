@@ -10,7 +10,7 @@ from trainobs.core.text import percent
 from trainobs.replay.predict import Replay
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.advice import KERNELS, advise
-from trainobs.verdict.asleep import used_in_wait
+from trainobs.verdict.asleep import used_in_wait, why_kept
 from trainobs.verdict.causes import find, kernels_share, reads_again
 from trainobs.verdict.cpus import contention, is_full
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
@@ -144,6 +144,8 @@ def judge_by(replay: Replay | None, summed: SummedSteps, facts: Facts) -> Verdic
 def _outcome(summed: SummedSteps, now: Situation) -> Outcome:
     """The verdict and the time that it is about; or why there is none."""
     parts, part = now.parts, now.parts.part
+    if why := why_kept(now.mean):
+        return abstained(why)
     if not now.knows_phases:
         return outcome_of(now)
     marked = sum(known(now.ns(name)) for name in names.PHASES) / parts.step

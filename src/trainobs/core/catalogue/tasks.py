@@ -138,7 +138,8 @@ TASKS: tuple[Metric, ...] = (
             "Ctrl-Z), or by a debugger or strace.",
             unit="ns",
             source="sched_switch",
-            blind="A control group that is frozen (docker pause), and a machine that is suspended.",
+            blind="A control group that is frozen (docker pause), for which see sched/frozen_ns; "
+            "and a machine that is suspended.",
         )
         for part, cells, slept in (
             ("main", Cells("bytes", (Op.PHASE_SLEEP,), (), MAIN), "sched/main_offcpu_ns"),
@@ -171,13 +172,24 @@ TASKS: tuple[Metric, ...] = (
         "that counts until the next reading.",
     ),
     Metric(
+        "sched/frozen_ns",
+        "ns",
+        MetricKind.SUM,
+        "cgroup.stat.local",
+        "Time in which the control group of this process was frozen (docker pause), from the order "
+        "to freeze to the order to go on; read about once a second, and spread evenly over the "
+        "time between two readings.",
+        "Groups of version 1, and any before Linux 6.18: null. What follows the last step.",
+    ),
+    Metric(
         "sched/others_cpu_ratio",
         "ratio",
         MetricKind.GAUGE,
         "/proc/stat",
         "Of the time of the CPUs this process may use, the share that went to processes outside "
         "its tree and to the hypervisor; read once a second.",
-        "It is too small if processes of this run use other CPUs.",
+        "It is too small if processes of this run use other CPUs, and too large by what a daemon "
+        "takes: who is no descendant any more is somebody else.",
         "CPU taken by other processes",
     ),
 )
