@@ -105,7 +105,7 @@ def why_kept(mean: Mean) -> str:
     A stop in the step is told from its sleep; one in a wait for data, a checkpoint or a validation
     lies in these, and a freeze in whatever the run was at.
     """
-    stopped = known(mean[names.STOPPED_AT_ALL]) - known(mean[names.STOPPED])
+    stopped = known(mean[names.ANY_STOPPED]) - known(mean[names.STOPPED])
     frozen, step = known(mean[names.FROZEN]), max(1.0, mean[names.STEP])
     if max(0.0, stopped) + frozen < KEPT * step:
         return ""

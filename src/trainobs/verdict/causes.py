@@ -14,14 +14,7 @@ from trainobs.replay.trace import COVERAGE, Trace
 from trainobs.verdict import asleep, kept
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.cpus import contention
-from trainobs.verdict.handover import (
-    are_uneven,
-    drawn,
-    fetched,
-    handed_over,
-    kept_by_makers,
-    stopped_in_wait,
-)
+from trainobs.verdict.handover import are_uneven, drawn, fetched, handed_over, kept_by_makers
 from trainobs.verdict.parts import TAKEN_NS, Situation, known, stolen
 from trainobs.verdict.verdict import Cause, VerdictKind
 
@@ -119,7 +112,6 @@ def _replayed(now: Situation, replay: Replay) -> tuple[float, Candidates]:
             Candidate(Cause.HANDOVER, max(0.0, handed), (names.HANDOVER,)),
             *_start(now, saved(start=started, **rest)),
             Candidate(_lack(now), lacked, (names.LOADER_CPU_WAIT,)),
-            Candidate(Cause.STOPPED, stopped_in_wait(now), (names.ANY_STOPPED,)),
             _locked_out(now.parts.loader_interpreter),
         )
     )
@@ -187,8 +179,7 @@ def _split(now: Situation) -> Candidates:
     compute, slept = now.ns(names.LOADER_COMPUTE), now.ns(names.LOADER_SLEEP)
     draw = drawn(now)
     if not now.facts.workers:  # the training thread asks the sampler as it makes them
-        away = draw.away + stopped_in_wait(now)
-        compute, slept = compute - draw.cpu, max(0.0, slept - away)
+        compute, slept = compute - draw.cpu, max(0.0, slept - draw.away)
         if are_uneven(now.facts, now.mean):
             compute = slept = nan
     why = asleep.cause_of(now)
@@ -218,7 +209,6 @@ def _split(now: Situation) -> Candidates:
     yield Candidate(contention(now), lacked, (names.LOADER_CPU_WAIT, *_CONTENTION))
     yield _locked_out(now.parts.loader_interpreter if now.facts.workers else locked)
     yield Candidate(Cause.SAMPLER, sum(draw), ())
-    yield Candidate(Cause.STOPPED, stopped_in_wait(now), (names.ANY_STOPPED,))
 
 
 def _inferred(now: Situation) -> Candidates:

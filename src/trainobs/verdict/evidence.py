@@ -84,7 +84,6 @@ _OF_THE_THREAD = {
     *names.SPLIT,
     *names.SLEEPS,
     names.STOPPED,
-    names.ANY_STOPPED,
     *HELD_UP,
     names.START,
     names.STARTING_WORKERS,

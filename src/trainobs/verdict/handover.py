@@ -52,14 +52,8 @@ def _made_and_not_taken(now: Situation) -> float:
     """The wait for batches that are made, but for want of CPUs and the interpreter's lock."""
     queued = known(now.ns("sched/worker_runqueue_ns")) - known(now.ns("batch/cpu_wait_ns"))
     lacked = known(now.ns("sched/wait_runqueue_ns")) + max(0.0, queued)
-    lacked += now.parts.loader_interpreter + stopped_in_wait(now)
+    lacked += now.parts.loader_interpreter
     return known(now.ns(names.HANDOVER)) - known(now.ns(names.START)) - lacked - sum(drawn(now))
-
-
-def stopped_in_wait(now: Situation) -> float:
-    """How long the training thread was surely stopped in its wait for data."""
-    stopped = known(now.ns(names.ANY_STOPPED)) - known(now.ns(names.STOPPED))
-    return max(0.0, stopped - known(now.ns(names.CHECKPOINT)) - known(now.ns(names.VALIDATION)))
 
 
 def _own(now: Situation) -> float:

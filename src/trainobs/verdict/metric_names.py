@@ -45,13 +45,9 @@ SLEEPS = (
 )
 STOPPED = "sched/work_stopped_ns"
 """The part of `SLEEPS` in which the training thread was stopped."""
-<<<<<<< HEAD
 ANY_STOPPED = "sched/main_stopped_ns"
 """The same wherever it was: also in the wait for data, checkpoints and validation."""
-=======
-STOPPED_AT_ALL = "sched/main_stopped_ns"
 FROZEN = "sched/frozen_ns"
->>>>>>> e6eee477ce41da12aee4de52fb97a53c9fbf8530
 
 ON_GPU = ("gpu/transfer_ns", "gpu/forward_ns", "gpu/backward_ns", "gpu/optimizer_ns")
 """From the begin of a phase's work on the GPU to its end there."""
@@ -72,12 +68,8 @@ INPUTS = tuple(
             *SPLIT,
             *SLEEPS,
             STOPPED,
-<<<<<<< HEAD
             ANY_STOPPED,
-=======
-            STOPPED_AT_ALL,
             FROZEN,
->>>>>>> e6eee477ce41da12aee4de52fb97a53c9fbf8530
             *USED,
             "sched/main_offcpu_ns",
             "sched/main_iowait_ns",
