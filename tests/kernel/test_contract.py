@@ -40,7 +40,7 @@ from trainobs.core.abi import (
     Phase,
     Role,
 )
-from trainobs.probes import file_counts, own_programs, shared, syscall_table
+from trainobs.probes import block_requests, file_counts, own_programs, shared, syscall_table
 from trainobs.probes.session_maps import KINDS
 from trainobs.session.file_watch import EPOCH
 
@@ -117,6 +117,7 @@ def test_no_map_has_bytes_of_no_member(btf: Btf) -> None:
         ("tobs_peer", PEER),
         ("chunk_key", file_counts.CHUNK_KEY),
         ("chunk", file_counts.CHUNK),
+        ("request_start", block_requests.REQUEST),
     ],
 )
 def test_structures_agree(btf: Btf, name: str, dtype: np.dtype) -> None:

@@ -113,5 +113,7 @@ def test_a_request_of_which_no_end_is_told_is_lost_and_no_other_takes_its_place(
         assert told > 0
         left = sure.intersection(observed.requests_ns())
         assert told + len(left) >= len(sure)
+        observed.kernel.stop()
+        assert observed.kernel.losses()["requests"] - lost_before >= len(sure)
     finally:
         observed.stop()

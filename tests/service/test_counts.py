@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.kernel.processes import fork, in_child, in_thread, in_worker, join, s
 from tests.service.service import MAIN, SOMEBODY, Observed, Service, Turns, as_user, data_of
 from tests.session.jobs import wait_for
 from trainobs.core.abi import FileClass, Op, Role
+from trainobs.probes.block_requests import OVERDUE_NS
 from trainobs.probes.service_backend import ServiceBackend
 
 pytestmark = pytest.mark.needs_bpf
@@ -29,6 +31,17 @@ SharedProbes.missed_runs = lambda self: next(runs)
 {MAIN}
 """
 """A service of programs of which one run more was left out each time that it looks."""
+
+IS_TOLD_NO_END = f"""
+from trainobs.probes.shared import SharedProbes
+start = SharedProbes._start
+def without_ends(self, *arguments):
+    start(self, *arguments)
+    self._loader.detach("tobs_blk_done")
+SharedProbes._start = without_ends
+{MAIN}
+"""
+"""A service that sees block requests begin, and none end."""
 
 
 def test_reads_of_a_user_without_capabilities_are_counted_exactly(
@@ -52,6 +65,26 @@ def test_reads_of_a_user_without_capabilities_are_counted_exactly(
         observed.stop()
 
     join(as_user(work))
+
+
+def test_requests_that_never_ended_are_lost_as_the_session_ends(open_place: Path) -> None:
+    files = write_files(open_place / "data")
+    service = Service(open_place / "probed", code=IS_TOLD_NO_END)
+
+    def work() -> None:
+        observed = Observed(service.path)
+        got = data_of(observed, open_place, lambda: [read_whole(path) for path in files])
+        assert got.bytes(Op.READ, DATA) == sum(PRIMES)
+        assert not got.bytes(Op.BLOCK_READ, DATA)
+        time.sleep(2 * OVERDUE_NS / 1e9)
+        observed.kernel.stop()
+        assert observed.kernel.losses()["requests"] > 0
+        observed.stop()
+
+    try:
+        join(as_user(work))
+    finally:
+        service.stop()
 
 
 def test_threads_workers_and_children_have_their_roles(service: Service, open_place: Path) -> None:

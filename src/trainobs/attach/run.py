@@ -182,13 +182,15 @@ class AttachedRun:
         observer, self._observer = self._observer, None
         with ExitStack() as parts:
             if observer:
-                losses = self._backend.losses()
                 parts.callback(self._readings.close)
-                parts.callback(observer.stop, {"outcome": outcome, "losses": losses})
+                parts.callback(self._stop, observer, outcome)
                 parts.callback(self._readings.stop)
             parts.callback(self._backend.stop)
             if observer:
                 parts.callback(self._finish)
+
+    def _stop(self, observer: Observer, outcome: str) -> None:
+        observer.stop({"outcome": outcome, "losses": self._backend.losses()})
 
     def _add_roots(self, data: Sequence[Path] | None) -> None:
         for root in library_roots_of(self.process):

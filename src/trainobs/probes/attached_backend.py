@@ -114,6 +114,8 @@ class AttachedBackend(ProbeBackend):
     def stop(self) -> None:
         """End the session in the kernel; the arrays stay readable. May be called twice."""
         self._release_roots()
+        if self._end:
+            self._overdue_requests += self._probes.overdue_requests(self.slot)
         if self._statistics:
             self._statistics.stop()
         while self._end:

@@ -56,6 +56,7 @@ class ProbeBackend:
         self.files: FileCounts | None = None
         self._kept: list[int] = []
         self._statistics: ProbeStatistics | None = None
+        self._overdue_requests = 0
 
     def _map(self, clock_fd: int, sums_fd: int) -> None:
         self.clock = memoryview(mapping(clock_fd, CLOCK_BYTES, writable=True)).cast("Q")
@@ -113,9 +114,11 @@ class ProbeBackend:
     def losses(self) -> dict[str, int]:
         """What the kernel side could not count, since the session began.
 
-        `runs` of programs that the kernel left out, where anybody tells.
+        `runs` of programs that the kernel left out, where anybody tells. Once it has stopped,
+        `requests` has those that never ended.
         """
         losses = {name: int(self._losses[name]) for name in self._losses.dtype.names or ()}
+        losses["requests"] += self._overdue_requests
         if self._statistics:
             losses["runs"] = self._statistics.missed_runs()
         return losses

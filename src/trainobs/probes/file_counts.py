@@ -5,19 +5,15 @@ By `bpf/files.bpf.h` and `bpf/peers.bpf.h`.
 
 from __future__ import annotations
 
-import ctypes as C
-import errno
-import os
 import threading
 from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from trainobs.core.abi import FILE, FILE_KEY, PEER, PEER_KEY, TOTAL, TOTAL_KEY
 from trainobs.core.file_rows import NOTHING, IoRows, IoRowsBuilder
 from trainobs.core.peer_rows import peer_rows
-from trainobs.probes.libbpf import open_library
+from trainobs.probes.map_entries import Rows, entries, remove
 
 ENTRIES = {
     **{"totals": 4096, "files": 65_536, "chunks": 131_072, "streams": 16_384},
@@ -33,10 +29,6 @@ for the open files, which have their 2 MB."""
 CHUNK_KEY = np.dtype([("file", FILE_KEY), ("number", "<u8")])
 CHUNK = np.dtype([("touched", "<u8"), ("full", "<u8")])
 
-_AT_ONCE = 4096
-
-Rows = npt.NDArray[np.void]
-
 
 class FileCounts:
     """The maps of files of one session, which has its set of programs alone.
@@ -47,7 +39,6 @@ class FileCounts:
     """
 
     def __init__(self, maps: Mapping[str, int], unknown: Collection[str] = ()) -> None:
-        self._library = open_library()
         self._maps: Mapping[str, int] | None = maps
         self._unknown = unknown
         self._left = NOTHING
@@ -105,42 +96,9 @@ class FileCounts:
     ) -> Iterator[tuple[Rows, Rows]]:
         """Entries of a map, taken out."""
         assert self._maps is not None
-        for keys, values in self._entries(self._maps[name], key, value):
+        for keys, values in entries(self._maps[name], key, value):
             epoch = keys["file"]["epoch"] if name == "chunks" else keys["epoch"]
             is_over = np.ones(len(keys), bool) if before is None else epoch < before
             if is_over.any():
                 yield keys[is_over], values[is_over]
-                self._delete(self._maps[name], np.ascontiguousarray(keys[is_over]))
-
-    def _entries(
-        self, descriptor: int, key: np.dtype[np.void], value: np.dtype[np.void]
-    ) -> Iterator[tuple[Rows, Rows]]:
-        """Entries of a hash, some at a time."""
-        place, is_first, more = C.c_uint32(), True, True
-        while more:
-            keys, values = np.empty(_AT_ONCE, key), np.empty(_AT_ONCE, value)
-            count = C.c_uint32(_AT_ONCE)
-            result = self._library.bpf_map_lookup_batch(
-                descriptor,
-                None if is_first else C.addressof(place),
-                C.addressof(place),
-                keys.ctypes.data,
-                values.ctypes.data,
-                C.byref(count),
-                None,
-            )
-            more, is_first = result != -errno.ENOENT, False
-            if more:
-                _check(result)
-            yield keys[: count.value], values[: count.value]
-
-    def _delete(self, descriptor: int, keys: Rows) -> None:
-        count = C.c_uint32(len(keys))
-        _check(
-            self._library.bpf_map_delete_batch(descriptor, keys.ctypes.data, C.byref(count), None)
-        )
-
-
-def _check(result: int) -> None:
-    if result < 0:
-        raise OSError(-result, f"cannot read what files were read: {os.strerror(-result)}")
+                remove(self._maps[name], np.ascontiguousarray(keys[is_over]))

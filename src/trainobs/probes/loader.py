@@ -154,6 +154,11 @@ class LibbpfLoader:
         finally:
             os.close(descriptor)
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether there is an object in the kernel."""
+        return bool(self._maps)
+
     def map_fd(self, name: str) -> int:
         """Descriptor of a map of the loaded object."""
         return int(self._library.bpf_map__fd(self._maps[name]))

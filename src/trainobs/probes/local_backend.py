@@ -91,6 +91,7 @@ class LocalBackend(ProbeBackend):
     def stop(self) -> None:
         """Take the probes out of the kernel; the arrays stay readable. May be called twice."""
         self._release_roots()
+        self._overdue_requests += self._probes.overdue_requests(_SLOT)
         if self._statistics:
             self._statistics.stop()
         if self.files:

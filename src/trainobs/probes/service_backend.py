@@ -143,7 +143,9 @@ class ServiceBackend(ProbeBackend):
         if self._socket:
             with suppress(OSError, EOFError, protocol.ProtocolError, ProbeError, ValueError):
                 # So that a next session of this process is not the second.
-                self._take_runs(self._ask("end")[0])
+                answer, _ = self._ask("end")
+                self._take_runs(answer)
+                self._overdue_requests = int(answer.get("requests", 0))
         self._hang_up()
 
     def abandon(self) -> None:

@@ -9,13 +9,16 @@ import platform
 import resource
 import struct
 import threading
+import time
 from collections.abc import Collection, Container, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from trainobs.core.abi import SLOTS, FileClass
+from trainobs.core.coverage import BLOCK
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.probes import prototypes
+from trainobs.probes.block_requests import overdue
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.file_counts import ENTRIES
 from trainobs.probes.filtered import need_bpf_to_return
@@ -87,6 +90,7 @@ class SharedProbes:
         self._programs = programs_of(probes)
         self._lock = threading.Lock()
         self._slots = 0
+        self._begun_ns = [0] * SLOTS
         self._limits_hidden = 0
         try:
             self._start(names, required)
@@ -178,6 +182,7 @@ class SharedProbes:
             raise
         with self._lock:
             self._slots = max(self._slots, slot + 1)
+            self._begun_ns[slot] = _kernel_now_ns()
             at = slot * _SETTINGS.size
             self._settings[at : at + _SETTINGS.size] = _SETTINGS.pack(1, guarded, 0, 0, 0)
             self._call(None, slot)
@@ -252,6 +257,15 @@ class SharedProbes:
         """Runs of the programs that the kernel left out, for whatever session."""
         return self._statistics.missed_runs()
 
+    def overdue_requests(self, slot: int) -> int:
+        """Block requests of a session that should have ended; 0 where nobody tells (any more)."""
+        if not self._loader.is_loaded or any(self.status.get(name) != "on" for name in BLOCK):
+            return 0
+        requests = self._loader.map_fd("requests")
+        with suppress(OSError):
+            return overdue(requests, slot, self._begun_ns[slot], _kernel_now_ns())
+        return 0
+
     def maps(self, names: Collection[str]) -> dict[str, int]:
         """Descriptors of some maps that all sessions share."""
         return {name: self._loader.map_fd(name) for name in names}
@@ -298,6 +312,10 @@ class SharedProbes:
         if program:
             self._loader.run_iterator(program)
         return int(_FOUND.unpack_from(self._control, _FOUND_OFFSET)[0])
+
+
+def _kernel_now_ns() -> int:
+    return time.monotonic_ns() - clock_ahead_ns()
 
 
 def _need_descriptors(programs: int) -> None:

@@ -208,9 +208,9 @@ class Connection:
         time.sleep(REST_S)
 
     def _end(self, question: Question, descriptors: Sequence[int]) -> None:
-        self._own_slot()
+        requests = self._probes.overdue_requests(self._own_slot())
         self._end_session()
-        self._say(runs=self._probes.missed_runs())
+        self._say(runs=self._probes.missed_runs(), requests=requests)
 
     def _follow(self, tid: int, ahead_ns: int) -> None:
         """The kernel decides: it compares the rights of each task with those of the connection."""
