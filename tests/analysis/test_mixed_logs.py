@@ -320,6 +320,18 @@ def test_files_of_other_ranks_are_missed_too(write, capsys, gone, said):
     assert "lost nothing" not in words
 
 
+def test_what_a_rank_stored_is_not_asked_of_the_rank_that_is_told_of(write, capsys):
+    path = write("run", 40, ranks=2)
+    (path / "rank=1" / "batches-00003.parquet").unlink()
+    file = path / "rank=1" / "rank.json"
+    about = json.loads(file.read_text())
+    about["summary"]["stored_rows"]["batches"] = 30
+    file.write_text(json.dumps(about))
+    assert "lost nothing" in told(path, capsys)
+    lost = summarize(RunLog.open(path, rank=1))["lost"]
+    assert (lost["at_odds"], lost["files"]) == ({}, {})
+
+
 def test_batches_whose_file_lacks_a_column_are_all_known_to_have_been_made(write, capsys):
     path = write("run", 40, **GOT)
     file = path / "rank=0" / "batches-00001.parquet"

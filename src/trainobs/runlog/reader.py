@@ -108,7 +108,7 @@ class RunLog:
             raise _no_such_rank(self.path, rank, list(self.ranks))
         own = _info_of(names.run_file(self.path, rank))
         common = {name: value for name, value in self.info.items() if name in _OF_THE_JOB}
-        info = {**common, **own} if rank else self.info
+        info = {**common, **own} if rank else own or self.info
         return RunLog(self.path, info, self.ranks, self.is_part, self.ranks[rank])
 
 
