@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pyarrow as pa
@@ -299,6 +299,26 @@ def test_of_the_newest_steps_no_older_batches_are_told(write):
     (path / "rank=0" / "batches-00003.parquet").unlink()
     found = summarize(RunLog.open(path, newest_parts=2))
     assert (found["steps"], found["loader"]["batches"], found["loader"]["got"]) == (20, 10, 20)
+
+
+@pytest.mark.parametrize("seal_rows", [9, 19, 99])
+def test_of_the_newest_steps_lookups_are_told_as_of_all(write, monkeypatch, seal_rows):
+    """Their files have parts of their own; a part may begin with the second table of a step."""
+    path = write("run", 40, ended=False)
+    monkeypatch.setattr(EmbeddingsSink, "seal_rows", seal_rows)
+    about = json.loads((path / "run.json").read_text())
+    of_each = {"lookup_count": 8, "bytes": 512.0}
+    sink = EmbeddingsSink(path, 0)
+    sink.begin(info(tables=(USER, ITEM)))
+    rows = lookup_rows(*((step, table, of_each) for step in range(40) for table in (0, 1)))
+    sink.write(replace(busy_run(40), lookups=rows))
+    sink.flush()
+    tables = [asdict(table) for table in (USER, ITEM)]
+    (path / "run.json").write_text(json.dumps(about | {"tables": tables}))
+    for parts in (0, 1, 2, 4, 100):
+        metrics = summarize(RunLog.open(path, newest_parts=parts))["metrics"]
+        means = [metrics[f"embedding/bytes{{table={one}}}"]["mean"] for one in ("user", "item")]
+        assert means == [512, 512], parts
 
 
 @pytest.mark.parametrize(
