@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pyarrow as pa
@@ -301,6 +301,26 @@ def test_of_the_newest_steps_no_older_batches_are_told(write):
     assert (found["steps"], found["loader"]["batches"], found["loader"]["got"]) == (20, 10, 20)
 
 
+@pytest.mark.parametrize("seal_rows", [9, 19, 99])
+def test_of_the_newest_steps_lookups_are_told_as_of_all(write, monkeypatch, seal_rows):
+    """Their files have parts of their own; a part may begin with the second table of a step."""
+    path = write("run", 40, ended=False)
+    monkeypatch.setattr(EmbeddingsSink, "seal_rows", seal_rows)
+    about = json.loads((path / "run.json").read_text())
+    of_each = {"lookup_count": 8, "bytes": 512.0}
+    sink = EmbeddingsSink(path, 0)
+    sink.begin(info(tables=(USER, ITEM)))
+    rows = lookup_rows(*((step, table, of_each) for step in range(40) for table in (0, 1)))
+    sink.write(replace(busy_run(40), lookups=rows))
+    sink.flush()
+    tables = [asdict(table) for table in (USER, ITEM)]
+    (path / "run.json").write_text(json.dumps(about | {"tables": tables}))
+    for parts in (0, 1, 2, 4, 100):
+        metrics = summarize(RunLog.open(path, newest_parts=parts))["metrics"]
+        means = [metrics[f"embedding/bytes{{table={one}}}"]["mean"] for one in ("user", "item")]
+        assert means == [512, 512], parts
+
+
 @pytest.mark.parametrize(
     ("gone", "said"),
     [
@@ -318,6 +338,18 @@ def test_files_of_other_ranks_are_missed_too(write, capsys, gone, said):
     words = told(path, capsys)
     assert said in words
     assert "lost nothing" not in words
+
+
+def test_what_a_rank_stored_is_not_asked_of_the_rank_that_is_told_of(write, capsys):
+    path = write("run", 40, ranks=2)
+    (path / "rank=1" / "batches-00003.parquet").unlink()
+    file = path / "rank=1" / "rank.json"
+    about = json.loads(file.read_text())
+    about["summary"]["stored_rows"]["batches"] = 30
+    file.write_text(json.dumps(about))
+    assert "lost nothing" in told(path, capsys)
+    lost = summarize(RunLog.open(path, rank=1))["lost"]
+    assert (lost["at_odds"], lost["files"]) == ({}, {})
 
 
 def test_batches_whose_file_lacks_a_column_are_all_known_to_have_been_made(write, capsys):

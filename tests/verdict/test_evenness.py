@@ -266,3 +266,14 @@ def test_what_came_once_is_no_mean_of_the_steps_that_know_it(known):
     verdict = judge(summed, TWO_CPUS, replays=False)
     assert verdict.ns_per_step == pytest.approx(20_000 * MS / 200, rel=0.01)
     assert verdict.share == pytest.approx(100 / summed.mean()["step/duration_ns"] * MS, rel=0.01)
+
+
+@pytest.mark.parametrize("known", [200, 40, 4, 3])
+def test_what_comes_in_all_steps_that_know_it_came_more_than_once(known):
+    """As where the service is lost soon after the begin."""
+    slept = np.where(np.arange(200) < known, 90 * MS, np.nan)
+    asleep = IN_STEP | {"sched__forward_sleep_ns": slept, "phase__forward_ns": 100 * MS}
+    summed = SummedSteps()
+    summed.add(columns(200, **asleep))
+    verdict = judge(summed, TWO_CPUS, replays=False)
+    assert (verdict.kind, verdict.ns_per_step) == (VerdictKind.SLEEP, pytest.approx(90 * MS))

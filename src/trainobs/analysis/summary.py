@@ -136,7 +136,8 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
     metrics, setup, buckets = _metrics(run, rank, taken)
     steps, all_ns = taken.steps, training_ns(metrics, setup)
     facts = facts_from(run.info)
-    lookups = TableLookups(rank, are_whole=not lacking(run, rank, EMBEDDINGS))
+    are_all = not lacking(run, rank, EMBEDDINGS)
+    lookups = TableLookups(rank, is_part=run.is_part, are_whole=are_all)
     metrics |= lookups.metrics()
     about_tables = embeddings(run, rank, lookups)  # before what is lost is told
     mapped, unnamed = mapped_data(metrics), unnamed_bytes(run, rank)

@@ -24,16 +24,17 @@ class TableLookups:
 
     Args:
         rank: the rank.
+        is_part: whether these are only the newest steps, and lookups: they need not begin together.
         are_whole: whether all of its files of lookups are there; else nothing is known of any.
 
     Attributes:
-        sums: of all training steps.
+        sums: of all training steps; of a part, of those whose lookups are read as well.
         step_count: training steps up to the last with a row: of what came after a crash or a fault
             nothing is known, and unknown is not zero.
         sampled_count: those of which ids were taken.
     """
 
-    def __init__(self, rank: RankLog, *, are_whole: bool = True) -> None:
+    def __init__(self, rank: RankLog, *, is_part: bool = False, are_whole: bool = True) -> None:
         self._rank = rank
         self.sums = LookupSums(len(rank.tables))
         self._first, self._later = LookupSums(len(rank.tables)), LookupSums(len(rank.tables))
@@ -41,9 +42,13 @@ class TableLookups:
         last = SETUP
         steps = rank.step()
         first = int(steps[steps != SETUP].min(initial=np.iinfo(steps.dtype).max))
-        columns = ("step", "table", "sampled", *LOOKUP_FIELDS)
+        columns, begin = ("step", "table", "sampled", *LOOKUP_FIELDS), SETUP + 1
         for part in rank.lookups(columns) if are_whole else ():
-            training = part["step"] != SETUP
+            if is_part and len(
+                part["step"]
+            ):  # of the first step in it some rows may be in the file before
+                begin, is_part = max(first, int(part["step"].min()) + 1), False
+            training = part["step"] >= begin
             rows = {name: column[training] for name, column in part.items()}
             self.sums.add(rows)
             at_first = rows["step"] == first
@@ -51,7 +56,7 @@ class TableLookups:
             self._later.add({name: column[~at_first] for name, column in rows.items()})
             sampled.update(rows["step"][rows["sampled"]].tolist())
             last = max(last, int(rows["step"].max(initial=SETUP)))
-        self.step_count = int(((steps != SETUP) & (steps <= last)).sum())
+        self.step_count = int(((steps >= begin) & (steps <= last)).sum())
         self.sampled_count = len(sampled)
 
     def forward_ns(self) -> Floats:

@@ -36,11 +36,12 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 def percent(share: float) -> str:
     """A share of one; what is nearly nothing or nearly all keeps a digit that tells so."""
-    if 0 < share < 1e-4:
+    near = _near(100 * share)
+    if 0 < near < 0.01:
         return "<0.01 %"
-    if 0.995 <= share < 1 - 1e-6:
-        return f"{_near(100 * share):.1f} %" if share < 0.9995 else ">99.9 %"
-    return f"{_near(100 * share):{'.2g' if 0 < share < 0.1 else '.0f'}} %"
+    if near >= 99.5 and share < 1 - 1e-6:
+        return f"{near:.1f} %" if near < 99.95 else ">99.9 %"
+    return f"{near:{'.2g' if 0 < share < 0.1 else '.0f'}} %"
 
 
 def measured(value: float, unit: str) -> str:

@@ -108,22 +108,25 @@ class RunLog:
             raise _no_such_rank(self.path, rank, list(self.ranks))
         own = _info_of(names.run_file(self.path, rank))
         common = {name: value for name, value in self.info.items() if name in _OF_THE_JOB}
-        info = {**common, **own} if rank else self.info
+        info = {**common, **own} if rank else own or self.info
         return RunLog(self.path, info, self.ranks, self.is_part, self.ranks[rank])
 
 
-def _newest(files: Mapping[str, Sequence[Path]], parts: int) -> dict[str, Sequence[Path]]:
+def _newest(files: Mapping[str, Sequence[Path]], parts: int) -> Mapping[str, Sequence[Path]]:
     """The last files of each table; of what has parts as the steps have, none of older ones.
+
+    All of them where those of steps are no more: of other tables there may be many.
 
     Args:
         files: table -> its files.
         parts: how many; 0: all.
     """
+    if not 0 < parts < len(files[names.STEPS]):
+        return files
     found = {table: own[-parts:] for table, own in files.items()}
-    if parts and found[names.STEPS]:
-        first = names.part_number(found[names.STEPS][0])
-        for table in (names.KERNEL, names.BATCHES):
-            found[table] = [file for file in found[table] if names.part_number(file) >= first]
+    first = names.part_number(found[names.STEPS][0])
+    for table in (names.KERNEL, names.BATCHES):
+        found[table] = [file for file in found[table] if names.part_number(file) >= first]
     return found
 
 

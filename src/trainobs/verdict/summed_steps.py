@@ -175,10 +175,10 @@ class SummedSteps:
         return named | dict(zip(names.INPUTS, mean.tolist(), strict=True))
 
     def _came_once(self, sums: Floats) -> npt.NDArray[np.bool_]:
-        """Of which metrics one block of few steps has most of all."""
-        blocks, steps = np.array(self._sums), np.array(self._steps)
-        few = steps <= FEW * len(self)
-        most = np.where(few[:, None], blocks, 0.0).max(axis=0)
+        """Of which metrics one block of few steps has most of all, and others know it, too."""
+        blocks, known, steps = np.array(self._sums), np.array(self._known), np.array(self._steps)
+        few = (steps <= FEW * len(self))[:, None] & (known <= known.sum(axis=0) / 2)
+        most = np.where(few, blocks, 0.0).max(axis=0)
         found: npt.NDArray[np.bool_] = (most > 0) & (most >= MOST * sums)
         return found
 

@@ -33,9 +33,10 @@ export const quantity = (count) => scaled(count, COUNTS, "");
 export const counted = (count, thing) => `${quantity(count)} ${thing}${count === 1 ? "" : "s"}`;
 
 export function percent(share) {
-  if (share > 0 && share < 1e-4) return "<0.01 %";
-  if (share >= 0.995 && share < 1 - 1e-6) return share < 0.9995 ? `${near(100 * share).toFixed(1)} %` : ">99.9 %";
-  return `${share > 0 && share < 0.1 ? Number(near(100 * share).toPrecision(2)) : near(100 * share).toFixed(0)} %`;
+  const value = near(100 * share);
+  if (value > 0 && value < 0.01) return "<0.01 %";
+  if (value >= 99.5 && share < 1 - 1e-6) return value < 99.95 ? `${value.toFixed(1)} %` : ">99.9 %";
+  return `${share > 0 && share < 0.1 ? Number(value.toPrecision(2)) : value.toFixed(0)} %`;
 }
 
 export const times = (factor) => near(factor).toFixed(factor < 2 ? 2 : 1);
