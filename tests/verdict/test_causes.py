@@ -321,21 +321,6 @@ def test_sleep_of_a_training_that_was_stopped_has_that_cause():
     assert verdict_on(**asleep, sched__work_stopped_ns=30 * MS).cause is Cause.UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("kept", "told"),
-    [
-        ({"sched__frozen_ns": 30 * MS}, "the control group of the run was frozen"),
-        ({"sched__main_stopped_ns": 30 * MS}, "a signal or a debugger had stopped"),
-    ],
-)
-def test_a_wait_in_which_nothing_could_go_on_is_no_bottleneck(kept, told):
-    verdict = verdict_on(loader__wait_ns=100 * MS, **kept)
-    assert verdict.kind is None
-    assert told in verdict.abstained_because
-    in_part = {name: ns / 2 for name, ns in kept.items()}
-    assert verdict_on(loader__wait_ns=100 * MS, **in_part).kind is VerdictKind.LOADER
-
-
 def test_what_memory_once_held_is_told_to_be_read_again():
     waits = {**split(device=100), "block__read_bytes": 8e6}
     told = "half or more of what is read from storage may have been in memory before"
