@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,11 +84,13 @@ class Target:
         self.process.wait()
 
 
-def attached(pid: int, run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `trainobs attach`."""
+def attached(
+    pid: int, run_dir: Path, *words: str, before: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run `trainobs attach`, maybe by a command that runs another one, such as `unshare`."""
     command = [sys.executable, "-m", "trainobs", "attach", str(pid), "--run-dir", str(run_dir)]
     return subprocess.run(
-        [*command, *words], capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT
+        [*before, *command, *words], capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT
     )
 
 

@@ -28,7 +28,7 @@ from tests.attach.target import (
     is_patched,
     steps_of,
 )
-from tests.kernel.processes import fork, join
+from tests.kernel.processes import A_DAY_AHEAD, fork, join
 from trainobs.analysis.summary import summarize
 from trainobs.attach.process import find, look_at
 from trainobs.attach.run import AttachedRun
@@ -247,6 +247,17 @@ def test_a_process_in_a_namespace_of_its_own_has_the_same_steps(tmp_path: Path) 
     assert f"attached to process {inside}" in done.stderr
     truth = [tuple(one) for one in json.loads((tmp_path / "truth-0.json").read_text())]
     check_steps(steps_of(tmp_path / "run"), truth, FETCHES)
+
+
+def test_an_observer_in_a_time_namespace_takes_no_step_for_another_run_s(
+    training: Target, tmp_path: Path, clean: None
+) -> None:
+    done = attached(training.pid(), tmp_path / "run", "--for", "2", before=A_DAY_AHEAD)
+    assert done.returncode == 0, done.stderr
+    log = steps_of(tmp_path / "run")
+    began_ns = RunLog.open(tmp_path / "run").info["clock"]["monotonic_ns"]
+    assert 0 <= log.start_ns()[log.step() >= 0][0] - began_ns < PATIENCE_S * 1e9
+    assert not summarize(RunLog.open(tmp_path / "run"))["lost"]["are_mixed"]
 
 
 def test_top_has_the_rate_of_each_process(training: Target, clean: None) -> None:

@@ -30,6 +30,7 @@ from trainobs.host.procfs import PROC, has_rings
 from trainobs.probes.attached_backend import FUNCTIONS, AttachedBackend
 from trainobs.probes.own_programs import OwnPrograms
 from trainobs.probes.shared import SharedProbes
+from trainobs.probes.time_namespace import kernel_now_ns
 from trainobs.session.delivery import Deliveries
 from trainobs.session.ending import tell
 from trainobs.session.observer import FULL, Observer
@@ -226,7 +227,7 @@ class AttachedRun:
             rank=rank,
             world_size=world_size,
             host=host,
-            clock=clocks(),
+            clock={**clocks(), "monotonic_ns": kernel_now_ns()},  # as its steps have it
             capabilities=dict(self._backend.status)
             | {name: "on" if name in self._seen else why for name, why in missing.items()}
             | self._backend.own.status,

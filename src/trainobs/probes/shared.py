@@ -9,7 +9,6 @@ import platform
 import resource
 import struct
 import threading
-import time
 from collections.abc import Collection, Container, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -43,7 +42,7 @@ from trainobs.probes.programs import (
 from trainobs.probes.session_maps import SessionMaps, remove
 from trainobs.probes.statistics import ProbeStatistics
 from trainobs.probes.syscall_table import syscall_table
-from trainobs.probes.time_namespace import clock_ahead_ns
+from trainobs.probes.time_namespace import clock_ahead_ns, kernel_now_ns
 
 KFUNC = "bpf_rdonly_cast"
 """What all objects but one call, as READ in bpf/reading.h says. Linux 6.2"""
@@ -182,7 +181,7 @@ class SharedProbes:
             raise
         with self._lock:
             self._slots = max(self._slots, slot + 1)
-            self._begun_ns[slot] = _kernel_now_ns()
+            self._begun_ns[slot] = kernel_now_ns()
             at = slot * _SETTINGS.size
             self._settings[at : at + _SETTINGS.size] = _SETTINGS.pack(1, guarded, 0, 0, 0)
             self._call(None, slot)
@@ -263,7 +262,7 @@ class SharedProbes:
             return 0
         requests = self._loader.map_fd("requests")
         with suppress(OSError):
-            return overdue(requests, slot, self._begun_ns[slot], _kernel_now_ns())
+            return overdue(requests, slot, self._begun_ns[slot], kernel_now_ns())
         return 0
 
     def maps(self, names: Collection[str]) -> dict[str, int]:
@@ -312,10 +311,6 @@ class SharedProbes:
         if program:
             self._loader.run_iterator(program)
         return int(_FOUND.unpack_from(self._control, _FOUND_OFFSET)[0])
-
-
-def _kernel_now_ns() -> int:
-    return time.monotonic_ns() - clock_ahead_ns()
 
 
 def _need_descriptors(programs: int) -> None:

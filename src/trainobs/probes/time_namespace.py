@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 
@@ -29,3 +30,8 @@ def clock_ahead_ns(tgid: int | str = "self") -> int:
     except (OSError, ValueError, KeyError):
         return 0
     return seconds * 10**9 + ns
+
+
+def kernel_now_ns() -> int:
+    """CLOCK_MONOTONIC of the kernel, which programs read, wherever this process is."""
+    return time.monotonic_ns() - clock_ahead_ns()
