@@ -12,6 +12,8 @@ from accelerate.state import GradientState
 
 from tests.integrations.models import NAMESPACES, Lightning
 from tests.integrations.trainers import HuggingFace
+from trainobs.core.once import Once
+from trainobs.integrations import user_warnings
 
 HERE = Path(__file__).parent
 
@@ -53,6 +55,12 @@ def hf(tmp_path: Path) -> Iterator[HuggingFace]:
 def told(caplog: pytest.LogCaptureFixture) -> Told:
     """First lines of the warnings of trainobs so far; a test without this must cause none."""
     return lambda: [message.partition("\n")[0] for message in _warnings(caplog)]
+
+
+@pytest.fixture
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has told nothing yet."""
+    monkeypatch.setattr(user_warnings, "_once", Once())
 
 
 @pytest.fixture(autouse=True)

@@ -28,8 +28,7 @@ from tests.integrations.models import (
 from trainobs import observe
 from trainobs.core.abi import Phase
 from trainobs.core.errors import shown
-from trainobs.core.once import Once
-from trainobs.integrations import steps_told, user_warnings
+from trainobs.integrations import steps_told
 from trainobs.runlog.reader import RunLog
 from trainobs.steps.clock import LAST_STEP
 
@@ -141,12 +140,6 @@ def test_steps_need_no_loader_and_may_have_numbers_of_their_own(run_dir):
             with obs.step(number):
                 pass
     assert step_numbers(run_dir) == [0, 10, 11, 50, 1]
-
-
-@pytest.fixture
-def untold(monkeypatch):
-    """As in a process that has told nothing yet."""
-    monkeypatch.setattr(user_warnings, "_once", Once())
 
 
 class NoNumber:

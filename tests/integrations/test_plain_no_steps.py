@@ -11,14 +11,8 @@ import torch
 
 from tests.integrations.unmarked_loops import Model, batches, observed
 from trainobs.cli import main
-from trainobs.core.once import Once
-from trainobs.integrations import steps_told, user_warnings
+from trainobs.integrations import steps_told
 from trainobs.integrations.plain import Observation
-
-
-@pytest.fixture
-def untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_warnings, "_once", Once())
 
 
 @pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])

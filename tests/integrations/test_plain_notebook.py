@@ -25,8 +25,7 @@ from trainobs import load_run, observe
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.view import RunView
 from trainobs.core.catalogue.named import metric_of_phase
-from trainobs.core.once import Once
-from trainobs.integrations import plain, user_warnings
+from trainobs.integrations import plain
 from trainobs.integrations.plain import Observation
 from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
@@ -37,12 +36,6 @@ from trainobs.steps.clock import MAX_NAMED
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     return tmp_path / "run"
-
-
-@pytest.fixture
-def untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has told nothing yet."""
-    monkeypatch.setattr(user_warnings, "_once", Once())
 
 
 def outcome(run_dir: Path) -> str:

@@ -32,15 +32,9 @@ from tests.integrations.unmarked_loops import (
 )
 from trainobs import load_run, observe
 from trainobs.cli import main
-from trainobs.core.once import Once
-from trainobs.integrations import steps_told, user_warnings
+from trainobs.integrations import steps_told
 from trainobs.integrations.plain import Observation
 from trainobs.steps.clock import StepClock
-
-
-@pytest.fixture
-def untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_warnings, "_once", Once())
 
 
 @pytest.mark.parametrize(("loop", "count"), LOOPS, ids=[loop.__name__ for loop, _ in LOOPS])

@@ -54,8 +54,8 @@ class FoundPass(LoopPass):
 class UnnamedLoaders(LoaderWatch):
     """Takes each loader of torch's that is asked with gradients for the loop's, until one is named.
 
-    Where the loop marks its steps, no fetch opens one, and what they wait for is all that is known
-    of fetches. Nor is it known which step gets a batch that a library fetches ahead.
+    Where the loop marks its steps by `with`, no fetch opens one, and what they wait for is all that
+    is known of fetches. Nor is it known which step gets a batch that a library fetches ahead.
 
     Args:
         take: told of such a loader, once.
@@ -80,7 +80,7 @@ class UnnamedLoaders(LoaderWatch):
         return super().observe(loader)
 
     def marked(self) -> None:
-        """The loop marks its steps: no fetch opens one, unless of a loader that is named."""
+        """The loop marks steps by `with`: no fetch opens one, unless of a loader that is named."""
         self._is_marked = True
         if not self._is_named and self.clock.fetches.leader is None:  # a look at the data was all
             self.clock.measured.discard(Phase.LOADER.value)

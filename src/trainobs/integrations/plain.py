@@ -23,14 +23,13 @@ import sys
 import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch.nn import Module
 
-from trainobs.core.abi import Phase
-from trainobs.core.catalogue.named import may_name_a_phase
 from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.signals import let_signals_through, stay_interrupted
 from trainobs.core.switch import switched_off
@@ -43,24 +42,19 @@ from trainobs.integrations.found_loaders import UnnamedLoaders
 from trainobs.integrations.found_steps import OptimizerSteps
 from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
-from trainobs.integrations.scope import NOTHING, Scope, step_number
+from trainobs.integrations.phase_scopes import PhaseScopes
+from trainobs.integrations.scope import NOTHING, FirstUse, Scope, step_number
 from trainobs.integrations.steps_told import tell_if_none, tell_of_steps
 from trainobs.integrations.user_warnings import warn_once
 from trainobs.session.forks import register_fork_cleanup, unregister_fork_cleanup
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import LOG_EVERY_N_STEPS, PathLike, Probes, Settings
-from trainobs.steps.clock import MAX_NAMED, StepClock
 from trainobs.steps.fast_path import CallbackContext
 from trainobs.steps.rule import BY_FETCH
 from trainobs.steps.states import StepsBy
 
 Loader = TypeVar("Loader", bound=Iterable[Any])
-
-_NAMES_KEPT = 100
-"""Names of phases, good and bad, that are looked at once: a loop may make them up as it goes."""
-
-_PHASES = {phase.name.lower(): phase.value for phase in Phase}
 
 
 class Observation:
@@ -86,7 +80,6 @@ class Observation:
         self._watch: LoaderWatch | None = None
         self._optimizers: OptimizerSteps | None = None
         self._end_of_child: Finalize | None = None
-        self._scopes: dict[str, Scope] = {}
         self._begin()
 
     def _repr_html_(self) -> str:
@@ -123,11 +116,13 @@ class Observation:
             return given
 
     def step(self, number: int | None = None) -> Scope:
-        """Context of one optimizer step. Its exit says that the optimizer has stepped.
+        """Context of one optimizer step, or a call: its end says that the optimizer has stepped.
 
-        It may hold the whole step, or, under gradient accumulation, only the optimizer's part:
-        what came before, from the first fetch on, belongs to the step too. Before its first use,
-        that is up to 32 batches or two minutes; of more, steps were taken from optimizers.
+        It may hold the whole step, or, under gradient accumulation, only the optimizer's part; or
+        it is called at the step's end, without `with`, as that of torch's profiler is. What came
+        before, from the first fetch on, belongs to the step too. Before its first use, that is up
+        to 32 batches or two minutes; of more, steps were taken from optimizers. What the first use
+        was, all are.
 
         Args:
             number: the step's number; by default one more than the last, from 0.
@@ -139,12 +134,16 @@ class Observation:
         if self._optimizers is not None:
             self._leave_optimizers()
             clock.by_marks()
-            if isinstance(self._watch, UnnamedLoaders):
-                self._watch.marked()
             self._steps_found("the loop marks its steps")
-        if number is None:
-            return self._step
-        return CallbackContext(clock.begin_step, step_number(number), clock.end_step, self._fault)
+        if self._calls:
+            return self._mark(number)
+        scope = self._step
+        if number is not None:
+            number = step_number(number)
+            scope = CallbackContext(clock.begin_step, number, clock.end_step, self._fault)
+        if self._calls is None:
+            return FirstUse(scope, self._uses_with, partial(self._calls_step, number))
+        return scope
 
     def phase(self, name: str) -> Scope:
         """Context of a phase of the step; phases may nest, and the inner one's time is its own.
@@ -158,8 +157,7 @@ class Observation:
         session = self._session
         if session is None or threading.get_ident() != self._thread:
             return self._tell_unused()
-        scope = self._scopes.get(name) if isinstance(name, str) else None
-        return self._new_scope(name, session.clock) if scope is None else scope
+        return self._phases.scope(name)
 
     def close(self) -> None:
         """End the run, and write what is left of it. May be called twice."""
@@ -188,6 +186,7 @@ class Observation:
 
     def _begin(self) -> None:
         self.run_dir, self.level, self._ended = None, "off", False
+        self._calls: bool | None = None  # whether `step` is called, and not entered, if known
         self._thread = threading.get_ident()
         for other in list(_running):
             if not other._entered and other._thread == self._thread:
@@ -202,6 +201,7 @@ class Observation:
             self._session, self.level = session, session.level
             clock = session.clock
             self._step: Scope = CallbackContext(clock.begin_step, None, clock.end_step, self._fault)
+            self._phases = PhaseScopes(clock, self._fault)
             self._watch = self._new_watch(session)
             _running.append(self)  # nobody else may keep it
             register_fork_cleanup(self)
@@ -241,6 +241,25 @@ class Observation:
         if (loader := self._session.clock.fetches.loader) is not None:
             self._session.info.settings["loader_workers"] = workers_of(loader)
 
+    def _uses_with(self) -> None:
+        self._calls = False
+        if isinstance(self._watch, UnnamedLoaders):
+            self._watch.marked()
+
+    def _calls_step(self, number: int | None) -> None:
+        """The first use of `step` was a call; unless the run is over, or another thread let go."""
+        if self._calls is None and threading.get_ident() == self._thread:
+            self._calls = True
+            self._mark(number)
+
+    def _mark(self, number: int | None) -> Scope:
+        if self._session is not None:
+            try:
+                self._session.clock.mark(None if number is None else step_number(number))
+            except Exception:
+                self._fault()
+        return NOTHING
+
     def _leave_optimizers(self) -> None:
         optimizers, self._optimizers = self._optimizers, None
         if optimizers is not None:
@@ -260,7 +279,6 @@ class Observation:
         if session is None:
             return
         self._ended = True
-        self._scopes.clear()
         atexit.unregister(self._end_at_exit)
         if self._end_of_child is not None:
             self._end_of_child.cancel()
@@ -298,29 +316,6 @@ class Observation:
             do = "mark steps and phases in the thread that called `observe`"
             warn_once("trainobs takes no notice of a mark in another thread", found, do)
         return NOTHING
-
-    def _new_scope(self, name: object, clock: StepClock) -> Scope:
-        """Context of a phase, which serves for all of its name: it holds nothing but how."""
-        known = _PHASES.get(name) if isinstance(name, str) else None
-        phase = self._name_phase(name, clock) if known is None else known
-        clock.measured.add(phase)
-        scope = CallbackContext(clock.enter, phase, clock.leave, self._fault)
-        if isinstance(name, str) and len(self._scopes) < _NAMES_KEPT:
-            self._scopes[name] = scope
-        return scope
-
-    def _name_phase(self, name: object, clock: StepClock) -> int:
-        """A name that cannot be one counts as `other`: a misspelt word must not end a training."""
-        if not isinstance(name, str) or not may_name_a_phase(name):
-            found = "a name that no phase can have"
-            do = f"use letters, digits, _, . and -, or one of {', '.join(map(repr, _PHASES))}"
-        elif (phase := clock.name_phase(name)) is None:
-            found = f"{MAX_NAMED} names of your own before it, and a run has at most so many"
-            do = "have several parts of the step share a name"
-        else:
-            return phase
-        warn_once(f"phase {shown(name)} is counted as other", found, do, kind=found)
-        return Phase.OTHER.value
 
 
 _running: list[Observation] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Protocol, SupportsIndex
 
@@ -21,6 +22,39 @@ class Scope(Protocol):
 
 NOTHING = nullcontext()
 """A step or phase of which nothing is wanted."""
+
+
+class FirstUse:
+    """A scope that tells whether it was entered, or was let go of: a call, and no `with`.
+
+    CPython frees what nobody holds at once, so that a call is told as it is made.
+
+    Args:
+        scope: what is entered.
+        entered: called before `scope` is entered, each time.
+        unused: called where it never was.
+    """
+
+    __slots__ = ("_entered", "_scope", "_unused")
+
+    def __init__(
+        self, scope: Scope, entered: Callable[[], object], unused: Callable[[], object]
+    ) -> None:
+        self._scope, self._entered = scope, entered
+        self._unused: Callable[[], object] | None = unused
+
+    def __enter__(self) -> None:
+        self._unused = None
+        self._entered()
+        self._scope.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self._unused = None
+        self._scope.__exit__(*exception)
+
+    def __del__(self) -> None:
+        if self._unused is not None:
+            self._unused()
 
 
 def step_number(value: SupportsIndex | None) -> int | None:

@@ -1,0 +1,67 @@
+"""Contexts of the phases of a plain loop, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainobs.core.abi import Phase
+from trainobs.core.catalogue.named import may_name_a_phase
+from trainobs.core.errors import shown
+from trainobs.integrations.scope import FirstUse, Scope
+from trainobs.integrations.user_warnings import warn_once
+from trainobs.steps.clock import MAX_NAMED, StepClock
+from trainobs.steps.fast_path import CallbackContext
+
+_NAMES_KEPT = 100
+"""Names of phases, good and bad, that are looked at once: a loop may make them up as it goes."""
+
+_PHASES = {phase.name.lower(): phase.value for phase in Phase}
+
+
+class PhaseScopes:
+    """One for each name: a scope holds nothing but how its phase begins and ends.
+
+    Args:
+        clock: of the loop.
+        on_fault: called while a fault of ours is handled.
+    """
+
+    def __init__(self, clock: StepClock, on_fault: Callable[[], object]) -> None:
+        self._clock = clock
+        self._on_fault = on_fault
+        self._entered: dict[str, Scope] = {}
+
+    def scope(self, name: object) -> Scope:
+        """That of a phase; what is no name of one counts as `other`."""
+        scope = self._entered.get(name) if isinstance(name, str) else None
+        return self._new(name) if scope is None else scope
+
+    def _new(self, name: object) -> Scope:
+        clock = self._clock
+        known = _PHASES.get(name) if isinstance(name, str) else None
+        phase = self._number(name) if known is None else known
+        scope = CallbackContext(clock.enter, phase, clock.leave, self._on_fault)
+
+        def entered() -> None:
+            clock.measured.add(phase)
+            if isinstance(name, str) and len(self._entered) < _NAMES_KEPT:
+                self._entered[name] = scope
+
+        def called() -> None:
+            do = "write `with obs.phase(...):` before what belongs to the phase"
+            warn_once("a phase takes no time that is not entered", f"a call of {shown(name)}", do)
+
+        return FirstUse(scope, entered, called)
+
+    def _number(self, name: object) -> int:
+        """A name that cannot be one counts as `other`: a misspelt word must not end a training."""
+        if not isinstance(name, str) or not may_name_a_phase(name):
+            found = "a name that no phase can have"
+            do = f"use letters, digits, _, . and -, or one of {', '.join(map(repr, _PHASES))}"
+        elif (phase := self._clock.name_phase(name)) is None:
+            found = f"{MAX_NAMED} names of your own before it, and a run has at most so many"
+            do = "have several parts of the step share a name"
+        else:
+            return phase
+        warn_once(f"phase {shown(name)} is counted as other", found, do, kind=found)
+        return Phase.OTHER.value

@@ -1,0 +1,159 @@
+"""The words of a plain loop as calls, without `with`: `obs.step()` as torch's profiler has it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.integrations.models import loader, read_steps, step_numbers
+from trainobs import observe
+
+WORK_S, LONG_S = 0.004, 0.012
+
+Trains = Callable[[Any], None]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def training() -> Trains:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def train(batch: torch.Tensor) -> None:
+        model(batch).mean().backward()
+        time.sleep(WORK_S)
+        optimizer.step()
+
+    return train
+
+
+def milliseconds(run_dir: Path, name: str = "step/duration_ns") -> list[float]:
+    return [ns / 1e6 for ns in read_steps(run_dir)[name].to_pylist()[1:]]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+@pytest.mark.parametrize("optimizer", [True, False], ids=["optimizer", "no-optimizer"])
+def test_a_call_at_the_end_of_each_step_ends_it(run_dir, named, optimizer):
+    train = training() if optimizer else lambda _: time.sleep(WORK_S)
+    with observe(run_dir=run_dir, probes="off") as obs:
+        batches = obs.loader(loader()) if named else loader()
+        for _ in range(2):
+            for batch in batches:
+                train(batch)
+                obs.step()
+            with obs.phase("validation"):
+                time.sleep(LONG_S)
+    count = 2 * len(loader())
+    assert step_numbers(run_dir) == list(range(count))
+    assert min(milliseconds(run_dir)) >= WORK_S * 1e3
+    validation = read_steps(run_dir)["phase/validation_ns"].to_pylist()[1:]
+    assert [step for step, ns in enumerate(validation) if ns] == [count // 2 - 1, count - 1]
+    assert min(milliseconds(run_dir, "loader/wait_ns")) > 0
+
+
+@pytest.mark.parametrize("called", ["first", "last"])
+def test_a_call_ends_several_accumulated_batches(run_dir, called):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for at, batch in enumerate(islice(obs.loader(loader()), 4)):
+            is_second = at % 2 == 1
+            if called == "first" and is_second:
+                obs.step()
+            model(batch).mean().backward()
+            time.sleep(WORK_S)
+            if is_second:
+                optimizer.step()
+            if called == "last" and is_second:
+                obs.step()
+    assert step_numbers(run_dir) == [0, 1]
+    assert min(milliseconds(run_dir)) >= 2 * WORK_S * 1e3
+
+
+def test_numbers_of_their_own(run_dir):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for number, batch in zip((5, 7, 8), obs.loader(loader()), strict=False):
+            training()(batch)
+            obs.step(number)
+    assert step_numbers(run_dir) == [5, 7, 8]
+
+
+def test_without_a_loader_a_step_reaches_from_call_to_call(run_dir):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for index in range(6):
+            with obs.phase("forward"):
+                time.sleep(LONG_S if index == 3 else WORK_S)
+            obs.step()
+    assert step_numbers(run_dir) == list(range(6))
+    forward = milliseconds(run_dir, "phase/forward_ns")
+    assert [ms >= LONG_S * 1e3 for ms in forward[1:]] == [False, False, True, False, False]
+    assert min(forward[1:]) >= WORK_S * 1e3  # that of the first is before the first call
+
+
+def test_after_a_look_at_the_data_nobody_knows_of_waits_for_it(run_dir):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        next(iter(loader()))
+        for _ in range(4):
+            time.sleep(WORK_S)
+            obs.step()
+    assert step_numbers(run_dir) == list(range(4))
+    assert read_steps(run_dir)["loader/wait_ns"].to_pylist()[2:] == [None] * 3
+
+
+def test_two_steps_for_each_batch(run_dir):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for batch in islice(obs.loader(loader()), 3):
+            for _ in range(2):
+                training()(batch)
+                obs.step()
+    assert step_numbers(run_dir) == list(range(6))
+    assert [ms >= WORK_S * 1e3 for ms in milliseconds(run_dir)][2:] == [True] * 4
+
+
+def test_a_validation_between_the_calls_takes_no_step_from_them(run_dir):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for _ in range(4):
+            time.sleep(WORK_S)
+            obs.step()
+            with obs.phase("validation"), torch.no_grad():
+                list(loader())
+    assert step_numbers(run_dir) == list(range(4))
+
+
+def test_with_after_a_call_makes_no_second_step(run_dir):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        batches = iter(obs.loader(loader()))
+        next(batches)
+        obs.step()
+        for _ in range(2):
+            next(batches)
+            with obs.step():
+                time.sleep(WORK_S)
+    assert step_numbers(run_dir) == [0, 1, 2]
+
+
+def test_a_phase_that_is_called_is_unknown_and_told(run_dir, told, untold):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for batch in obs.loader(loader()):
+            obs.phase("forward")
+            training()(batch)
+            obs.step()
+    assert set(read_steps(run_dir)["phase/forward_ns"].to_pylist()) == {None}
+    assert told() == ["a phase takes no time that is not entered"]
+
+
+def test_a_scope_that_is_kept_past_the_run_does_nothing(run_dir):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        kept = obs.step()
+    del kept
+    assert step_numbers(run_dir) == []
