@@ -1,10 +1,11 @@
 """Ties kernel I/O events to PyTorch training steps.
 
 `ObsCallback` observes a Lightning `Trainer`, `ObsTrainerCallback` one of Hugging Face, `observe` a
-training loop of one's own. `load_run` reads what they recorded, `AccessCounts` is what they tell
-about the rows of embedding tables. `Probe` and `BccProbe` are programs of one's own. `Observation`
-is what `observe` returns, `TrainobsError` the base of all errors. All are imported on first use:
-`import trainobs` alone brings in neither torch nor a framework.
+training loop of one's own; `phase` marks a part of a step under each. `load_run` reads what they
+recorded, `AccessCounts` is what they tell about the rows of embedding tables. `Probe` and
+`BccProbe` are programs of one's own. `Observation` is what `observe` returns, `TrainobsError` the
+base of all errors. All are imported on first use: `import trainobs` alone brings in neither torch
+nor a framework.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from trainobs.access import AccessCounts
     from trainobs.integrations.huggingface import ObsTrainerCallback
     from trainobs.integrations.lightning import ObsCallback
+    from trainobs.integrations.phase_scopes import phase
     from trainobs.integrations.plain import Observation, observe
     from trainobs.probes.bcc_probe import BccProbe
     from trainobs.probes.own_probe import Probe
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         "__version__",
         "load_run",
         "observe",
+        "phase",
     ]
 
 _HOME = {
@@ -47,6 +50,7 @@ _HOME = {
     "Probe": "trainobs.probes.own_probe",
     "load_run": "trainobs.report.notebook",
     "observe": "trainobs.integrations.plain",
+    "phase": "trainobs.integrations.phase_scopes",
 }
 
 _EXTRAS = {
@@ -77,7 +81,8 @@ def __getattr__(name: str) -> Any:
         if name not in _EXTRAS:
             raise
         raise MissingPackageError.for_extra(name, _EXTRAS[name], error) from error
-    return getattr(home, name)
+    found = globals()[name] = getattr(home, name)  # the next time, nobody asks here
+    return found
 
 
 def __dir__() -> list[str]:

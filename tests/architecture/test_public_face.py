@@ -35,6 +35,7 @@ def test_the_names_that_trainobs_offers():
         "__version__",
         "load_run",
         "observe",
+        "phase",
     ]
     assert set(trainobs.__all__) <= set(dir(trainobs))
 
@@ -52,15 +53,16 @@ def test_the_names_that_trainobs_offers():
                 "Probe",
                 "load_run",
                 "observe",
+                "phase",
             ],
         ),
         (
             ["lightning", "pytorch_lightning", "transformers"],
-            ["AccessCounts", "BccProbe", "Observation", "Probe", "load_run", "observe"],
+            ["AccessCounts", "BccProbe", "Observation", "Probe", "load_run", "observe", "phase"],
         ),
         (
             ["lightning", "pytorch_lightning", "transformers", "torch"],
-            ["AccessCounts", "BccProbe", "Probe", "load_run"],
+            ["AccessCounts", "BccProbe", "Probe", "load_run", "phase"],
         ),
     ],
 )

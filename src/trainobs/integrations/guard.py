@@ -13,6 +13,7 @@ from trainobs.core.log import logger
 from trainobs.core.once import Once
 from trainobs.core.signals import let_signals_through
 from trainobs.hooks.watch import LoaderWatch
+from trainobs.integrations.phase_scopes import PhaseScopes
 from trainobs.session.ending import tell
 from trainobs.session.session import Session
 from trainobs.session.settings import PathLike, Probes, Settings
@@ -50,6 +51,7 @@ class ObservingCallback:
 
     run_dir: Path | None = None
     _session: Session | None = None
+    _phases: PhaseScopes | None = None
     _watch: LoaderWatch | None = None
 
     def __init__(
@@ -88,8 +90,11 @@ class ObservingCallback:
     def _stop(self, outcome: str) -> None:
         session, self._session = self._session, None
         watch, self._watch = self._watch, None
+        phases, self._phases = self._phases, None
         if watch is not None:
             watch.close()
+        if phases is not None:
+            phases.close()
         self._let_go()
         if session is not None:
             session.stop(outcome)

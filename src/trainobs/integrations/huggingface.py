@@ -18,6 +18,7 @@ from trainobs.hooks.watch import LoaderWatch
 from trainobs.integrations.board import SummaryWriterEvents
 from trainobs.integrations.guard import ObservingCallback, harmless, tell_unrecorded
 from trainobs.integrations.models import watch_lookups
+from trainobs.integrations.phase_scopes import PhaseScopes
 from trainobs.integrations.trainer_taps import TrainerTaps, calling_trainer, is_tapped
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
@@ -29,7 +30,7 @@ except ImportError as error:
     raise MissingPackageError.for_extra("ObsTrainerCallback", "huggingface", error) from error
 
 _OF_A_RUN = frozenset(
-    {"run_dir", "_session", "_taps", "_watch", "_epoch", "_optimizing", "_trains"}
+    {"run_dir", "_session", "_phases", "_taps", "_watch", "_epoch", "_optimizing", "_trains"}
 )
 """Attributes that copies go without."""
 
@@ -178,6 +179,7 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
             accelerator=Cuda(),
             job=TorchJob(),
         )
+        self._phases = PhaseScopes(self._session.clock, self._fault)
         # Accelerate fetches one batch ahead: the taps say which batch a step gets, not the fetch.
         self._watch = LoaderWatch(
             self._session.clock,

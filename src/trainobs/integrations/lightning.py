@@ -27,6 +27,7 @@ from trainobs.integrations.lightning_fetcher import (
 )
 from trainobs.integrations.manual import ManualBackward
 from trainobs.integrations.models import watch_lookups
+from trainobs.integrations.phase_scopes import PhaseScopes
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
@@ -45,6 +46,7 @@ _OF_A_RUN = _LENT | {
     *(
         "run_dir",
         "_session",
+        "_phases",
         "_trainer",
         "_tee",
         "_manual",
@@ -272,6 +274,7 @@ class ObsCallback(ObservingCallback):
             job=TorchJob(),
         )
         self._session.clock.measured.update(_MARKED)
+        self._phases = PhaseScopes(self._session.clock, self._fault)
         self._watch = LoaderWatch(
             self._session.clock,
             self._session.ledger,

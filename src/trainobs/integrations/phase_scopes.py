@@ -1,14 +1,16 @@
-"""Contexts of the phases of a plain loop, by name."""
+"""Contexts of the phases of a step, by name: of a plain loop, and of `trainobs.phase`."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from trainobs.core.abi import Phase
 from trainobs.core.catalogue.named import may_name_a_phase
 from trainobs.core.errors import shown
-from trainobs.integrations.scope import FirstUse, Scope
+from trainobs.integrations.scope import NOTHING, FirstUse, Scope
 from trainobs.integrations.user_warnings import warn_once
+from trainobs.session.forks import register_fork_cleanup, unregister_fork_cleanup
 from trainobs.steps.clock import MAX_NAMED, StepClock
 from trainobs.steps.fast_path import CallbackContext
 
@@ -21,6 +23,8 @@ _PHASES = {phase.name.lower(): phase.value for phase in Phase}
 class PhaseScopes:
     """One for each name: a scope holds nothing but how its phase begins and ends.
 
+    `phase` finds them in the thread that made them, until they are closed.
+
     Args:
         clock: of the loop.
         on_fault: called while a fault of ours is handled.
@@ -30,6 +34,24 @@ class PhaseScopes:
         self._clock = clock
         self._on_fault = on_fault
         self._entered: dict[str, Scope] = {}
+        self._thread = threading.get_ident()
+        _open.append(self)
+        register_fork_cleanup(self)
+
+    def close(self) -> None:
+        """The run has ended. May be called twice."""
+        unregister_fork_cleanup(self)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """In a forked child: the run is the parent's."""
+        if self in _open:
+            _open.remove(self)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this thread trains."""
+        return threading.get_ident() == self._thread
 
     def scope(self, name: object) -> Scope:
         """That of a phase; what is no name of one counts as `other`."""
@@ -48,7 +70,7 @@ class PhaseScopes:
                 self._entered[name] = scope
 
         def called() -> None:
-            do = "write `with obs.phase(...):` before what belongs to the phase"
+            do = "write `with` before it, and what belongs to the phase below it"
             warn_once("a phase takes no time that is not entered", f"a call of {shown(name)}", do)
 
         return FirstUse(scope, entered, called)
@@ -65,3 +87,22 @@ class PhaseScopes:
             return phase
         warn_once(f"phase {shown(name)} is counted as other", found, do, kind=found)
         return Phase.OTHER.value
+
+
+_open: list[PhaseScopes] = []
+"""Of the runs of this process that have not ended."""
+
+
+def phase(name: str) -> Scope:
+    """Context of a phase of the step that goes on, whatever observes this thread: a callback, too.
+
+    For code that a Trainer calls, such as a training step or a callback. Where nobody observes the
+    thread (without a run, in a loader's worker), it does nothing. Of two runs, it is of the newer.
+
+    Args:
+        name: as of `Observation.phase`.
+    """
+    for scopes in reversed(_open):
+        if scopes.is_here:
+            return scopes.scope(name)
+    return NOTHING

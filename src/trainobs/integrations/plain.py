@@ -279,6 +279,7 @@ class Observation:
         if session is None:
             return
         self._ended = True
+        self._phases.close()
         atexit.unregister(self._end_at_exit)
         if self._end_of_child is not None:
             self._end_of_child.cancel()

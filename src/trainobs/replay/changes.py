@@ -217,7 +217,7 @@ def _marked(name: str, *, is_marked: bool) -> None:
         raise TrainobsError(
             failed=f"{name} cannot be predicted.",
             found=f"the record has no time in the phase {name}: it is unmarked, or there is none",
-            do=f'mark it, with obs.phase("{name}"), and observe that',
+            do=f'mark it, with trainobs.phase("{name}"), and observe that',
         )
 
 
