@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 from trainobs.core.abi import Phase
@@ -16,6 +17,9 @@ from trainobs.steps.fast_path import CallbackContext
 
 _NAMES_KEPT = 100
 """Names of phases, good and bad, that are looked at once: a loop may make them up as it goes."""
+
+_CALLS = 3
+"""Calls on end that nobody enters, until that is told: an interrupt may keep one from it."""
 
 _PHASES = {phase.name.lower(): phase.value for phase in Phase}
 
@@ -34,6 +38,7 @@ class PhaseScopes:
         self._clock = clock
         self._on_fault = on_fault
         self._entered: dict[str, Scope] = {}
+        self._calls: Counter[str] = Counter()  # until it is entered
         self._thread = threading.get_ident()
         _open.append(self)
         register_fork_cleanup(self)
@@ -69,11 +74,13 @@ class PhaseScopes:
             if isinstance(name, str) and len(self._entered) < _NAMES_KEPT:
                 self._entered[name] = scope
 
-        def called() -> None:
-            do = "write `with` before it, and what belongs to the phase below it"
-            warn_once("a phase takes no time that is not entered", f"a call of {shown(name)}", do)
-
-        return FirstUse(scope, entered, called)
+        if isinstance(name, str):
+            self._calls[name] += 1
+            if self._calls[name] == _CALLS and name not in self._entered:
+                do = "write `with` before it, and what belongs to the phase below it"
+                what = f"calls of {shown(name)}"
+                warn_once("a phase that is not entered takes no time", what, do)
+        return FirstUse(scope, entered)
 
     def _number(self, name: object) -> int:
         """A name that cannot be one counts as `other`: a misspelt word must not end a training."""

@@ -23,7 +23,6 @@ import sys
 import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
-from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,14 +42,14 @@ from trainobs.integrations.found_steps import OptimizerSteps
 from trainobs.integrations.guard import FAULT, tell_fault
 from trainobs.integrations.models import check_model, watch_lookups
 from trainobs.integrations.phase_scopes import PhaseScopes
-from trainobs.integrations.scope import NOTHING, FirstUse, Scope, step_number
+from trainobs.integrations.scope import NOTHING, Scope
+from trainobs.integrations.step_scopes import StepScopes
 from trainobs.integrations.steps_told import tell_if_none, tell_of_steps
 from trainobs.integrations.user_warnings import warn_once
 from trainobs.session.forks import register_fork_cleanup, unregister_fork_cleanup
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import LOG_EVERY_N_STEPS, PathLike, Probes, Settings
-from trainobs.steps.fast_path import CallbackContext
 from trainobs.steps.rule import BY_FETCH
 from trainobs.steps.states import StepsBy
 
@@ -135,15 +134,7 @@ class Observation:
             self._leave_optimizers()
             clock.by_marks()
             self._steps_found("the loop marks its steps")
-        if self._calls:
-            return self._mark(number)
-        scope = self._step
-        if number is not None:
-            number = step_number(number)
-            scope = CallbackContext(clock.begin_step, number, clock.end_step, self._fault)
-        if self._calls is None:
-            return FirstUse(scope, self._uses_with, partial(self._calls_step, number))
-        return scope
+        return self._steps.scope(number)
 
     def phase(self, name: str) -> Scope:
         """Context of a phase of the step; phases may nest, and the inner one's time is its own.
@@ -186,7 +177,6 @@ class Observation:
 
     def _begin(self) -> None:
         self.run_dir, self.level, self._ended = None, "off", False
-        self._calls: bool | None = None  # whether `step` is called, and not entered, if known
         self._thread = threading.get_ident()
         for other in list(_running):
             if not other._entered and other._thread == self._thread:
@@ -200,7 +190,7 @@ class Observation:
             session, self.run_dir = opened
             self._session, self.level = session, session.level
             clock = session.clock
-            self._step: Scope = CallbackContext(clock.begin_step, None, clock.end_step, self._fault)
+            self._steps = StepScopes(clock, self._fault, self._uses_with)
             self._phases = PhaseScopes(clock, self._fault)
             self._watch = self._new_watch(session)
             _running.append(self)  # nobody else may keep it
@@ -242,23 +232,8 @@ class Observation:
             self._session.info.settings["loader_workers"] = workers_of(loader)
 
     def _uses_with(self) -> None:
-        self._calls = False
         if isinstance(self._watch, UnnamedLoaders):
             self._watch.marked()
-
-    def _calls_step(self, number: int | None) -> None:
-        """The first use of `step` was a call; unless the run is over, or another thread let go."""
-        if self._calls is None and threading.get_ident() == self._thread:
-            self._calls = True
-            self._mark(number)
-
-    def _mark(self, number: int | None) -> Scope:
-        if self._session is not None:
-            try:
-                self._session.clock.mark(None if number is None else step_number(number))
-            except Exception:
-                self._fault()
-        return NOTHING
 
     def _leave_optimizers(self) -> None:
         optimizers, self._optimizers = self._optimizers, None

@@ -25,36 +25,28 @@ NOTHING = nullcontext()
 
 
 class FirstUse:
-    """A scope that tells whether it was entered, or was let go of: a call, and no `with`.
-
-    CPython frees what nobody holds at once, so that a call is told as it is made.
+    """A scope that tells whether it was entered: a word may be called, and no `with` be there.
 
     Args:
         scope: what is entered.
         entered: called before `scope` is entered, each time.
-        unused: called where it never was.
+
+    Attributes:
+        was_entered: whether it was.
     """
 
-    __slots__ = ("_entered", "_scope", "_unused")
+    __slots__ = ("_entered", "_scope", "was_entered")
 
-    def __init__(
-        self, scope: Scope, entered: Callable[[], object], unused: Callable[[], object]
-    ) -> None:
-        self._scope, self._entered = scope, entered
-        self._unused: Callable[[], object] | None = unused
+    def __init__(self, scope: Scope, entered: Callable[[], object]) -> None:
+        self._scope, self._entered, self.was_entered = scope, entered, False
 
     def __enter__(self) -> None:
-        self._unused = None
+        self.was_entered = True
         self._entered()
         self._scope.__enter__()
 
     def __exit__(self, *exception: object) -> None:
-        self._unused = None
         self._scope.__exit__(*exception)
-
-    def __del__(self) -> None:
-        if self._unused is not None:
-            self._unused()
 
 
 def step_number(value: SupportsIndex | None) -> int | None:

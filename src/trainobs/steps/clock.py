@@ -23,16 +23,13 @@ from trainobs.steps.states import StepsBy, StepState, Supply
 __all__ = ["LAST_STEP", "MAX_NAMED", "StepClock", "StepWord"]
 
 _PHASES = len(Phase)
-_LOADER, _OTHER = Phase.LOADER.value, Phase.OTHER.value
+_OTHER = Phase.OTHER.value
 _MARKS, _FETCHES, _OPTIMIZER = map(int, StepsBy)
 _RUNNING, _UNPROVEN, _ENDED, _OPENED = map(int, StepState)
 _ASIDE = (Phase.VALIDATION.value, Phase.CHECKPOINT.value, Phase.LOGGING.value)
 
 MAX_NAMED = 16
 """Phases with a name of the user's; each is a column."""
-
-_FED = 2
-"""Steps on end with batches, after which each begins with a fetch."""
 
 StepWord = memoryview | list[int]
 """Where the kernel reads `serial << 8 | phase`, at index 0, and at 1 the epoch that files are read
@@ -73,7 +70,17 @@ class StepClock(Marker):
     # There is a `__dict__` for what somebody puts in the place of a method.
     __slots__ = (
         *("__dict__", "_before_epoch", "_early", "_ends_before_epoch", "_epoch_count"),
-        *("_fed", "_finished", "_read_all", "measured", "named", "on_cancel", "over", "supply"),
+        *(
+            "_ends_before_mark",
+            "_fed",
+            "_finished",
+            "_read_all",
+            "measured",
+            "named",
+            "on_cancel",
+            "over",
+            "supply",
+        ),
     )
 
     def __init__(
@@ -112,7 +119,6 @@ class StepClock(Marker):
         self._read_all = False  # whether a loader had no batch any more in this epoch
         self._ends = self._ends_before_epoch = 0
         self.unended_batches = 0
-        self._fed = _FED
         self._word = word
         self._sample = sample
         self._on_close = on_close
@@ -268,22 +274,26 @@ class StepClock(Marker):
         elif self._state == _ENDED and self.step != SETUP:
             self._state = _RUNNING  # the mark is of the step that has just ended
 
-    def mark(self, number: int | None = None) -> None:
+    def mark(self, number: int | None = None, *, opens: bool = False) -> None:
         """The loop says in one call that a step has ended: what came since the last end is it.
-
-        Where no batch came it begins at that end, and so do those after it, until two on end have
-        batches: they begin with their first fetch.
 
         Args:
             number: the step's number; by default one more than the last.
+            opens: whether the next step begins here, and not with a fetch.
         """
-        self._fed = 0 if self.is_idle else self._fed + 1
-        if not self._fed and self.fetches.leader is None:  # a look at the data was all, if anything
-            self.measured.discard(_LOADER)
         self.begin_step(number)
         self.end_step()
-        if self._fed < _FED:
-            self._open(self.phase)
+        if opens:
+            self.open_step()
+
+    def open_step(self) -> None:
+        """A step begins here, if its end will be marked."""
+        self._open(self.phase)
+
+    def unmark(self) -> None:
+        """The step that `mark` has ended goes on, if none has begun since."""
+        if self._state == _ENDED:
+            self._state, self._ends = _RUNNING, self._ends - 1
 
     def cancel(self) -> None:
         """No batch came: what was opened goes back to the step before."""
