@@ -105,8 +105,7 @@ class _HostReadings:
         self._read_totals()
 
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
-        """All totals are read first: a step behind the last reading would have none of its own, and
-        the one after it all that grew since."""
+        # A step behind the last reading would have none of its own, and the next one all of it.
         self._read_rare()
         self._read_totals()
         return {name: c for source in self._sources for name, c in source.columns(steps).items()}
