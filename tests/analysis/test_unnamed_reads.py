@@ -71,6 +71,7 @@ def run(
         ([reads(Role.THREAD, MB // 2)], None),  # no data set
         ([reads(Role.MAIN, 3 * MB)], None),  # not as it waits for its loader: a checkpoint, say
         ([reads(Role.THREAD, 3 * MB, FileClass.LIBRARY)], None),
+        ([reads(Role.WORKER, 3 * MB, FileClass.SHM)], 3 * MB),  # a block device
         ([reads(Role.THREAD, 3 * MB, step=0)], None),  # before the first step
         ([fills(Role.THREAD, 3 * MB)], 3 * MB),
         ([fills(Role.MAIN, 3 * MB)], None),  # weights, say
@@ -91,17 +92,18 @@ def test_data_that_somebody_named_is_not_doubted(step: int, tmp_path: Path) -> N
     assert unnamed_bytes(found, found.rank) is None
 
 
+@pytest.mark.parametrize("of", [FileClass.OTHER, FileClass.SHM])
 @pytest.mark.parametrize("role", [Role.MAIN, Role.WORKER, Role.THREAD, Role.CHILD])
 def test_data_that_was_named_is_doubted_where_other_files_alone_are_read(
-    role: Role, tmp_path: Path
+    role: Role, of: FileClass, tmp_path: Path
 ) -> None:
-    """As those that links in it lead to."""
-    found = run(tmp_path, reads(role, 3 * MB), settings={DATA_IS_NAMED: True})
+    """As those that links in it lead to, or a block device that is named itself."""
+    found = run(tmp_path, reads(role, 3 * MB, of), settings={DATA_IS_NAMED: True})
     summary = summarize(found)
     assert summary["unnamed_bytes"] == 3 * MB
     told = (
         "nothing in `data_roots` was seen read, and 3 MB of other files were; where links in it "
-        "lead elsewhere, name that"
+        "lead elsewhere, name that; devices are not told apart"
     )
     for text in (brief.render(summary, 0), io_text.render(summary), page.render(summary)):
         assert told in " ".join(text.split())

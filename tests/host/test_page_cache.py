@@ -66,6 +66,18 @@ def test_a_part_of_a_page_is_no_more_than_the_file_has(tmp_path: Path) -> None:
 
 
 @needs_call
+def test_a_file_is_one_file_by_whatever_name(tmp_path: Path) -> None:
+    here, elsewhere = cold(tmp_path / "data" / "a"), cold(tmp_path / "b")
+    for number, target in enumerate((here, elsewhere, elsewhere, tmp_path / "gone")):
+        (tmp_path / "data" / f"link{number}").symlink_to(target)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for roots in ([tmp_path / "data"], [tmp_path / "link", here], [tmp_path, tmp_path / "data"]):
+        found = DataSetCache(roots).look()
+        assert found is not None
+        assert (found.file_count, found.sampled_bytes) == (2, 2 * PAGES * PAGE)
+
+
+@needs_call
 def test_of_many_files_a_sample_is_asked_about(tmp_path: Path) -> None:
     for number in range(40):
         (tmp_path / f"{number}").write_bytes(b"x")

@@ -4,7 +4,8 @@ What loader workers read is training data, and so is what the training thread re
 its loader. Of what other threads and processes read nobody knows that: compilers and loggers read,
 too. Nor is it known of a mapped file that may be code, or is open for writing, whoever touches it.
 Where they have read about as much as is known to be data, numbers of data are no numbers. Nor are
-they where nothing was read of what somebody named: a directory of links to files elsewhere, say.
+they where nothing was read of what somebody named: a directory of links to files elsewhere, say,
+or a block device, which has the class of the file system that it has its name on: shared memory.
 """
 
 from __future__ import annotations
@@ -62,9 +63,11 @@ def unnamed_bytes(run: RunLog, rank: RankLog) -> int | None:
     moved = rank.cells([SETUP])["bytes"]
     data = int(moved[[*_READS, Op.MMAP, Op.FAULT_FILL], FileClass.DATA].sum())
     others = moved[[*_READS, Op.FAULT_FILL], FileClass.OTHER][:, [Role.THREAD, Role.CHILD]]
-    unnamed = int(others.sum() + moved[Op.UNNAMED_FILL].sum())
+    devices = moved[_READS, FileClass.SHM][:, [Role.THREAD, Role.CHILD, Role.WORKER]]
+    unnamed = int(others.sum() + moved[Op.UNNAMED_FILL].sum() + devices.sum())
     if named:
         unnamed += int(moved[_READS, FileClass.OTHER][:, [Role.MAIN, Role.WORKER]].sum())
+        unnamed += int(moved[_READS, FileClass.SHM][:, Role.MAIN].sum())
     steps = int((rank.step() != SETUP).sum())
     least = max(_LEAST, _LEAST_IN_A_STEP * steps, _RIVALS * data)
     return unnamed if unnamed >= least else None
@@ -81,6 +84,6 @@ def told_of(unnamed: float, *, attached: bool, named: bool) -> str:
     do = "`--data`" if attached else "`data_roots`"
     if named:
         read = f"nothing in {do} was seen read, and {size(unnamed)} of other files were"
-        return f"{read}; where links in it lead elsewhere, name that"
+        return f"{read}; where links in it lead elsewhere, name that; devices are not told apart"
     read = f"threads or processes of the run read {size(unnamed)} of files that nobody named"
     return f"{read}; give {do}"

@@ -53,14 +53,11 @@ class OutsideReadings:
     def tick(self) -> None:
         """Read what is due."""
         self._machine.tick()
-        try:
-            raw = read_bytes(f"{PROC}/{self._tgid}/stat")
-        except OSError:
-            return  # it has ended
-        self._faults.add(time.monotonic_ns(), (parse_stat(raw).major_faults,))
+        self._read_faults()
 
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
-        """See `StepSource`."""
+        """See `StepSource`. Faults are read once more, so that they reach to the last step."""
+        self._read_faults()
         return self._machine.columns(steps) | self._faults.columns(steps)
 
     def lost_count(self) -> int:
@@ -77,10 +74,16 @@ class OutsideReadings:
 
     def stop(self) -> None:
         """The programs go away."""
-        self._machine.finish()
         if self._statistics:
             self._statistics.stop()
 
     def close(self) -> None:
         """Close the descriptors. May be called twice."""
         self._machine.close()
+
+    def _read_faults(self) -> None:
+        try:
+            raw = read_bytes(f"{PROC}/{self._tgid}/stat")
+        except OSError:
+            return  # it has ended
+        self._faults.add(time.monotonic_ns(), (parse_stat(raw).major_faults,))

@@ -30,8 +30,10 @@ which.
   [Kernels](kernels.md) which of them a version of Linux has. `tobs_uring` is needed only once the
   training uses io_uring. What libaio (`io_submit`) reads and writes is not counted: once
   the training uses it, all that needs `tobs_uring` is unknown, and whose block requests are. Of
-  io_uring splices are not counted, nor requests that tell nothing where they go well
-  (`IOSQE_CQE_SKIP_SUCCESS`). System calls of programs of 32 bits are not counted.
+  io_uring opens, fsyncs and splices are not counted, nor requests that tell nothing where they go
+  well (`IOSQE_CQE_SKIP_SUCCESS`). System calls of programs of 32 bits are not counted.
+* Files with one inode number in several subvolumes of btrfs (a snapshot, or made in the same
+  moment), or in layers of overlayfs on several file systems, count as one file, of one kind.
 * Over several steps, sums per step are averaged. Ratios and quantiles are formed from the sums and
   histograms of those steps, so a busy step weighs more than an idle one.
 * The column *Tag* has what TensorBoard shows by default, without the `trainobs/` in front: times in

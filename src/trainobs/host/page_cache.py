@@ -105,7 +105,10 @@ class DataSetCache:
 
     def _walk(self) -> Iterator[str]:
         local = _local_mounts()
-        left = [str(root) for root in self._roots if _is_local(os.path.realpath(root), local)]
+        roots = {os.path.realpath(root) for root in self._roots}
+        below = tuple(os.path.join(root, "") for root in roots)
+        left = [root for root in roots if _is_local(root, local) and not root.startswith(below)]
+        linked: set[str] = set()
         while left:
             path = left.pop()
             try:
@@ -121,8 +124,15 @@ class DataSetCache:
                     with suppress(OSError):
                         if entry.is_dir(follow_symlinks=False):
                             left.append(entry.path)
-                        elif entry.is_file():
+                        elif entry.is_file(follow_symlinks=False):
                             yield entry.path
+                        elif entry.is_file():
+                            real = os.path.realpath(entry.path)
+                            if real in linked or real in roots or real.startswith(below):
+                                continue  # found without the link
+                            linked.add(real)
+                            if _is_local(real, local):
+                                yield real
 
     def _ask(self, path: str) -> tuple[int, int, int] | None:
         """Size, and of it cached and dirty, in bytes; None where the kernel does not tell."""

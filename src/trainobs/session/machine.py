@@ -22,7 +22,7 @@ from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.timeline import MAX_POINTS, Columns, Gauges, Spans, StepSource, Totals
 
 WORKERS_NS = 1_000_000_000
-"""How often the workers are looked at: it takes some 30 us for each of them."""
+"""How often the workers are looked at, at least: it takes some 30 us for each of them."""
 
 _FRESH_NS = 3 * WORKERS_NS
 
@@ -43,7 +43,6 @@ class MachineReadings:
         self._tid = threading.get_native_id() if tgid is None else tgid
         self._pauses = CollectorPauses() if tgid is None else None
         self._host: _HostReadings | None = None
-        self._is_last = False
 
     def begin(self, host: dict[str, object], *, pressure: bool) -> None:
         """Read the machine and the workers, too.
@@ -64,11 +63,7 @@ class MachineReadings:
     def columns(self, steps: Sequence[ClosedStep]) -> Columns:
         """See `StepSource`. Totals are read once more, so that they reach to the last step."""
         pauses = self._pauses.columns(steps) if self._pauses else {}
-        return pauses | (self._host.columns(steps, is_last=self._is_last) if self._host else {})
-
-    def finish(self) -> None:
-        """The run has ended: what comes now are its last steps. May be called by any thread."""
-        self._is_last = True
+        return pauses | (self._host.columns(steps) if self._host else {})
 
     def close(self) -> None:
         """Time no more, and close the descriptors. May be called twice."""
@@ -104,21 +99,15 @@ class _HostReadings:
         self._next_ns = 0
 
     def tick(self) -> None:
-        now = time.monotonic_ns()
-        if now >= self._next_ns:
-            self._next_ns = now + WORKERS_NS
-            resident, faults = self._workers.read()
-            self._resident.add(now, (resident,))
-            self._faults.add(now, (faults,))
-            self._read_numa(now)
-            self._read_limits(now)
+        if time.monotonic_ns() >= self._next_ns:
+            self._read_rare()
         self._read_others()
         self._read_totals()
 
-    def columns(self, steps: Sequence[ClosedStep], *, is_last: bool) -> Columns:
+    def columns(self, steps: Sequence[ClosedStep]) -> Columns:
+        # A step behind the last reading would have none of its own, and the next one all of it.
+        self._read_rare()
         self._read_totals()
-        if is_last:
-            self._read_limits(time.monotonic_ns())
         return {name: c for source in self._sources for name, c in source.columns(steps).items()}
 
     def close(self) -> None:
@@ -126,6 +115,16 @@ class _HostReadings:
         if pressure:
             pressure.close()
         self._numa.close()
+
+    def _read_rare(self) -> None:
+        """What takes more time to read."""
+        now = time.monotonic_ns()
+        self._next_ns = now + WORKERS_NS
+        resident, faults = self._workers.read()
+        self._resident.add(now, (resident,))
+        self._faults.add(now, (faults,))
+        self._read_numa(now)
+        self._read_limits(now)
 
     def _read_numa(self, now: int) -> None:
         if self._numa.names:

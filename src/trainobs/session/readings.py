@@ -93,6 +93,5 @@ class RunReadings:
     def stop(self) -> None:
         """The programs go away, and the GPU is let go of."""
         self._stopped = True
-        self._machine.finish()
         if self._statistics:
             self._statistics.stop()

@@ -17,6 +17,7 @@ _THEIR_OWN = (
     "pages of their own."
 )
 _NONE = "Devices without requests (pmem, brd, zram)."
+_TWICE = "What a loop device with direct I/O passes on may count again."
 
 DEVICES: tuple[Metric, ...] = (
     kernel(
@@ -24,7 +25,8 @@ DEVICES: tuple[Metric, ...] = (
         Cells("bytes", (Op.BLOCK_READ,)),
         "Bytes read from block devices for the process tree.",
         source="block_rq_complete",
-        blind=f"Network file systems have no block device. ZFS reads by its own threads. {_NONE}",
+        blind=f"Network file systems have no block device. ZFS reads by its own threads. {_NONE} "
+        f"{_TWICE}",
         chart="Read from block devices",
     ),
     kernel(
@@ -32,7 +34,8 @@ DEVICES: tuple[Metric, ...] = (
         Cells("bytes", (Op.BLOCK_READ,), DATA),
         "The part of block/read_bytes that is training data.",
         source="block_rq_complete",
-        blind="Direct reads by io_uring, whose file is not known there.",
+        blind="Direct reads by io_uring, whose file is not known there. Memory that was swapped "
+        "out, and comes back for a read of data, counts.",
     ),
     kernel(
         "block/library_read_bytes",
@@ -71,13 +74,13 @@ DEVICES: tuple[Metric, ...] = (
         "Bytes written to block devices: by the process tree, and by the kernel for its files.",
         source="block_rq_complete",
         blind="Write-back of files that are neither data nor checkpoint. "
-        f"{_THEIR_OWN} {_NONE} {_HELD_BACK}",
+        f"{_THEIR_OWN} {_NONE} {_HELD_BACK} {_TWICE}",
     ),
     kernel(
         "block/checkpoint_write_bytes",
         Cells("bytes", (Op.BLOCK_WRITE,), CHECKPOINT),
         "Bytes of checkpoints written to block devices, whoever issued the write.",
         source="block_rq_complete",
-        blind=f"Write-back of files that btrfs compresses. {_THEIR_OWN} {_NONE}",
+        blind=f"Write-back of files that btrfs compresses. {_THEIR_OWN} {_NONE} {_TWICE}",
     ),
 )

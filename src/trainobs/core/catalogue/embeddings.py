@@ -15,11 +15,10 @@ PREFIX = "embedding/"
 
 _ALWAYS = "hooks on the model"
 _SAMPLED = "ids of sampled steps"
-_SAMPLE = "Null in steps whose ids were not taken."
+_SAMPLE = "Null in steps without ids."
 _ASKED = (
-    "Lookups that a compiled region hides, or a forward that is not the known one, are null, not "
-    "zero. Rows that are read without a call of "
-    "the table's module (F.embedding) are not among them."
+    "Rows that are read without a call of the table's module (F.embedding). Null where a compiled "
+    "region hides lookups, or a forward is not the known one."
 )
 
 

@@ -10,7 +10,7 @@ _WAITS = (
     "Read-ahead of pages that nobody reads (headers of files, one column) makes it too low, that "
     "in earlier steps too high: judge it over many steps."
 )
-_AHEAD = "Workers read ahead, so this is what they did during the step, not what the step consumed."
+_AHEAD = "What the step consumed: workers read ahead, and this is what they did meanwhile."
 _HINTED = Cells("bytes", (Op.HINT,), DATA)
 _HINTS = "Unknown where hints brought data in (cache/hint_bytes): for which reads is not told."
 _PAST = "reads that bypass the cache (io/data_direct_read_bytes), and hits of FUSE passthrough"
@@ -165,6 +165,7 @@ FILES: tuple[Metric, ...] = (
         Cells("bytes", (Op.CACHE_MISS,), DATA),
         "Data pages brought into memory by reads, including read-ahead.",
         source="mm_filemap_add_to_page_cache",
+        blind="Pages that io_uring writes to files of data, which count as if they were read.",
     ),
     kernel(
         "cache/fault_fill_bytes",
@@ -172,7 +173,7 @@ FILES: tuple[Metric, ...] = (
         "Data pages brought into memory by faults of mapped files, and by madvise for them.",
         source="mm_filemap_add_to_page_cache",
         blind="Of files that nobody named, those that may be run, or that the run has opened for "
-        "writing, until they are read by calls.",
+        "writing, until they are read by calls. What a write call takes from a mapping.",
     ),
     kernel(
         "cache/hint_bytes",

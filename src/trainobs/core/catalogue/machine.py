@@ -6,7 +6,7 @@ from trainobs.core.abi import Op
 from trainobs.core.catalogue.making import MAIN, kernel
 from trainobs.core.metrics import Cells, Metric, MetricKind
 
-_BETWEEN = "Read about once a second, and spread evenly over the time between two readings."
+_BETWEEN = "Read about once a second, and spread evenly in between."
 
 MACHINE: tuple[Metric, ...] = (
     *(

@@ -55,7 +55,7 @@ def loader_part(name: str, tells: str, *, chart: str) -> Metric:
         "marks of batches, sched_switch",
         tells,
         "Loaders that are not torch's, do not keep the order, or have an iterable data set; "
-        "other threads of a worker than its first.",
+        "threads that a worker starts.",
         chart,
         rests_on=CALLS | SCHEDULER,
     )

@@ -9,8 +9,8 @@ from trainobs.core.metrics import Cells, Metric, MetricKind
 _WORK = "outside loader, checkpoints and validation"
 
 _UNTOLD = (
-    "A wake-up that the kernel does not tell of: that wait counts as sleep. Under load, on a "
-    "virtual machine, this was one in 600 to 4,000."
+    "A wake-up that the kernel does not tell of (on a virtual machine under load, one in 600 to "
+    "4,000): that wait counts as sleep."
 )
 
 TASKS: tuple[Metric, ...] = (
@@ -119,8 +119,8 @@ TASKS: tuple[Metric, ...] = (
             f"Time the training thread slept {where}, for something that is not known: a network, "
             "a timer, another process.",
             source="sched_switch",
-            blind="Waiting for another thread of the process is not in it (sched/main_await_ns). "
-            "Null of a phase that nobody marks: all is in sched/other_sleep_ns.",
+            blind="Waiting for a thread of the process (sched/main_await_ns). Null of a phase that "
+            "nobody marks: all is in sched/other_sleep_ns.",
         )
         for phase, where in {
             Phase.TRANSFER: "while it moved the batch to the device",
@@ -167,7 +167,7 @@ TASKS: tuple[Metric, ...] = (
         MetricKind.SUM,
         "cpu.stat",
         "Time in which the quota of its control groups kept this process off CPUs, summed over "
-        "CPUs; read about once a second, and spread evenly over the time between two readings.",
+        "CPUs; read about once a second, and spread evenly in between.",
         "Groups above the one that a container shows; and of a group that it enters later, what "
         "that counts until the next reading.",
     ),
@@ -177,8 +177,8 @@ TASKS: tuple[Metric, ...] = (
         MetricKind.SUM,
         "cgroup.stat.local",
         "Time in which the control group of this process was frozen (docker pause), from the order "
-        "to freeze to the order to go on; read about once a second, and spread evenly over the "
-        "time between two readings.",
+        "to freeze to the order to go on; read about once a second, and spread evenly in "
+        "between.",
         "Groups of version 1, and any before Linux 6.18: null. What follows the last step.",
     ),
     Metric(
