@@ -40,12 +40,13 @@ class StepScopes:
 
     def scope(self, number: int | None) -> Scope:
         """That of a step, with a number of its own or the next one; or mark the end of one."""
-        clock = self._clock
+        if number is None and self._is_called is False:  # as nearly always
+            return self._each
         if number is not None:
             number = step_number(number)
         if self._is_called:
             return self._mark(number)
-        scope = self._each
+        scope, clock = self._each, self._clock
         if number is not None:
             scope = CallbackContext(clock.begin_step, number, clock.end_step, self._on_fault)
         return scope if self._is_called is False else self._use_first(scope, number)
