@@ -329,6 +329,8 @@ def broken(number: int, how: str, inputs):
             batch.labels = torch.tensor(3)
         elif how == "mapping":  # that takes tensors only
             batch.labels = TensorDict({"x": batch.labels}, batch_size=[4])
+        elif how == "list":
+            batch.labels = list(range(12))
         elif how == "object":
             batch.labels = object()
         elif how == "learned":
@@ -344,6 +346,7 @@ def broken(number: int, how: str, inputs):
         ("form", "['NoneType', 'Tensor'] at ['labels']", 0),
         ("scalar", "a number without rows at ['labels']", 0),
         ("mapping", "TensorDict at ['labels']", 0),
+        ("list", "['labels', 4], ['labels', 5] and 6 more", 0),
         ("object", "object at ['labels']", 0),
         ("learned", "weights of lookups that require a gradient", 2),
     ],
