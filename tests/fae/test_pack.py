@@ -363,6 +363,16 @@ def test_a_bad_batch_is_named(how, found, workers):
     assert "batches 6 to 8 of epoch 0" in error.value.found
 
 
+@pytest.mark.parametrize(("workers", "of"), [(0, ""), (1, " of worker 0")])
+def test_a_bad_batch_of_a_stream_is_that_of_its_worker_if_it_has_one(workers, of):
+    loader = DataLoader(
+        Stream(40), 4, collate_fn=partial(broken, 30, "scalar"), num_workers=workers
+    )
+    with pytest.raises(FAEError) as error:
+        list(pack(loader, profile(0.9), window=3))
+    assert error.value.found.endswith(f"in batches 6 to 8 of epoch 0{of}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
