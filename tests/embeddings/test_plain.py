@@ -267,6 +267,19 @@ def test_inputs_are_sampled_whole():
     assert got == {((0, 1), (1, 4), (1, 5)), ((0, 2),), ((0, 3), (1, 6))}
 
 
+def test_a_batch_of_histories_without_a_lookup_has_as_many_bags_and_inputs():
+    model, steps = nn.ModuleDict({"a": nn.Embedding(9, 1), "b": nn.Embedding(9, 1)}), Steps()
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    steps.begin()
+    model["a"](torch.tensor([1, 2, 3]))
+    model["b"](torch.zeros(3, 0, dtype=torch.int64))
+    rows = lookups.rows(steps.closed())
+    lookups.close()
+    assert rows["lookup_count"].tolist() == [3, 0]
+    assert rows["bag_count"].tolist() == [3, 3]
+    assert lookups.counts.inputs()[0].sizes.tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize("table", ["flat", "bag"])
 def test_a_call_that_the_module_refuses_is_none_and_ends_nothing(table):
     model, steps = Model(), Steps()

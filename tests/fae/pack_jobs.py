@@ -110,6 +110,21 @@ def resumed(rank: int) -> tuple[list[str], list[str]]:
     return whole[6:], [digest(batch) for batch in second]
 
 
+def next_epochs(rank: int, state: Any) -> list[list[str]]:
+    """The epoch behind a state of other settings, and the same of a loader that was never saved."""
+
+    def packed() -> Any:
+        data = Inputs(83)
+        sampler: DistributedSampler[Any] = DistributedSampler(data, seed=4)
+        loader: DataLoader[Any] = DataLoader(data, 3, sampler=sampler, collate_fn=collate)
+        return pack(loader, profile(0.9), window=5)
+
+    behind, fresh = packed(), packed()
+    behind.load_state_dict(state)
+    fresh.set_epoch(1)
+    return [[digest(batch) for batch in loader] for loader in (behind, fresh)]
+
+
 def resumed_elsewhere(rank: int) -> tuple[int, str]:
     """Batches of the rest of an epoch until it is noticed that rank 1 reads others, and how."""
     loaders: list[DataLoader[Any]] = [

@@ -110,8 +110,8 @@ def test_bytes_are_a_whole_number(given: Any) -> None:
         byte_count(given, "hot_bytes")
 
 
-@pytest.mark.parametrize("place", ["/proc/calibration", __file__, f"{__file__}/state"])
-def test_a_calibration_that_cannot_be_kept_is_refused_before_it_reads(place: str) -> None:
+@pytest.mark.parametrize("place", ["/proc/calibration", __file__, f"{__file__}/state", 3])
+def test_a_calibration_that_cannot_be_kept_is_refused_before_it_reads(place: Any) -> None:
     class Unread:
         def __iter__(self) -> Any:
             raise AssertionError("it was read")

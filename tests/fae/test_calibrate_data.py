@@ -150,11 +150,12 @@ def test_of_several_the_one_with_the_features_is_taken_or_the_one_named():
             r"t_small.*\n  found: id 2\d{4} \(\d+ of \d+ are",
         ),
         (lambda ids: kjt(ids - 30), r"t_small.*\n  found: id -\d+ .*the table has 40 rows"),
-        (lambda ids: kjt(ids.astype(np.float32)), "ids of float32, which rounds"),
+        (lambda ids: kjt(ids.astype(np.float32)), "ids of float32\n  do:    make"),
+        (lambda ids: kjt(ids % 2 > 0), "ids of bool\n  do:    make"),
         (lambda ids: kjt(ids[:2], KEYS[:2]), "no feature 'large'"),
         (lambda ids: torch.zeros(3), "no KeyedJaggedTensor in Tensor"),
     ],
-    ids=["beyond", "negative", "floats", "feature", "none"],
+    ids=["beyond", "negative", "floats", "bools", "feature", "none"],
 )
 def test_batches_that_do_not_fit_say_what_is_wrong(batch, found):
     with pytest.raises(FAEError, match=found):

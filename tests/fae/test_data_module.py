@@ -122,6 +122,20 @@ def test_lightning_goes_on(trainer, tmp_path, checkpoint, when, how):
     assert rest.digests == whole.digests[int(checkpoint.removeprefix("step=")) :]
 
 
+@QUIET
+def test_lightning_goes_on_with_other_hot_rows_behind_an_epoch(trainer, tmp_path):
+    other, rest = profile(0.5), Recorder()
+    saved = ModelCheckpoint(tmp_path, filename="end", every_n_epochs=1)
+    before = pack_data_module(Module(), profile(0.9), window=5)
+    trainer(max_epochs=1, callbacks=[saved]).fit(Recorder(), datamodule=before)
+    behind = pack_data_module(Module(), other, window=4)
+    path = tmp_path / "end.ckpt"
+    trainer(max_epochs=2, enable_checkpointing=False).fit(rest, datamodule=behind, ckpt_path=path)
+    packed = pack(Module().train_dataloader(), other, window=4)
+    packed.set_epoch(1)
+    assert rest.digests == [digest(batch) for batch in packed]
+
+
 class Streamed(Module):
     """Training data without a length."""
 

@@ -329,6 +329,8 @@ def broken(number: int, how: str, inputs):
             batch.labels = torch.tensor(3)
         elif how == "mapping":  # that takes tensors only
             batch.labels = TensorDict({"x": batch.labels}, batch_size=[4])
+        elif how == "list":
+            batch.labels = list(range(12))
         elif how == "object":
             batch.labels = object()
         elif how == "learned":
@@ -344,6 +346,7 @@ def broken(number: int, how: str, inputs):
         ("form", "['NoneType', 'Tensor'] at ['labels']", 0),
         ("scalar", "a number without rows at ['labels']", 0),
         ("mapping", "TensorDict at ['labels']", 0),
+        ("list", "['labels', 4], ['labels', 5] and 6 more", 0),
         ("object", "object at ['labels']", 0),
         ("learned", "weights of lookups that require a gradient", 2),
     ],
@@ -358,6 +361,16 @@ def test_a_bad_batch_is_named(how, found, workers):
         next(batches)
     assert found in error.value.found
     assert "batches 6 to 8 of epoch 0" in error.value.found
+
+
+@pytest.mark.parametrize(("workers", "of"), [(0, ""), (1, " of worker 0")])
+def test_a_bad_batch_of_a_stream_is_that_of_its_worker_if_it_has_one(workers, of):
+    loader = DataLoader(
+        Stream(40), 4, collate_fn=partial(broken, 30, "scalar"), num_workers=workers
+    )
+    with pytest.raises(FAEError) as error:
+        list(pack(loader, profile(0.9), window=3))
+    assert error.value.found.endswith(f"in batches 6 to 8 of epoch 0{of}")
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from tests.fae import pack_jobs
-from tests.fae.packing import is_all_hot, make_input, profile
+from tests.fae.packing import Inputs, collate, is_all_hot, make_input, profile
 from tests.fae.ranks import Ranks
 from trainobs.core.errors import FAEError
+from trainobs.fae import pack
 from trainobs.fae.packing.window_agreement import Offer, agree, tell_of_same_inputs
 
 
@@ -150,6 +152,14 @@ def test_the_state_of_one_rank_serves_all(pair: Ranks):
     for whole, rest in pair.run(pack_jobs.resumed):
         assert whole == rest
         assert len(rest) == 5
+
+
+def test_a_state_of_an_epochs_end_serves_other_ranks_with_other_hot_rows(pair: Ranks):
+    alone = pack(DataLoader(Inputs(83), 4, collate_fn=collate), profile(0.5), window=4)
+    assert sum(1 for _ in alone) == 21
+    for behind, fresh in pair.run(pack_jobs.next_epochs, alone.state_dict()):
+        assert behind == fresh
+        assert len(behind) == 14
 
 
 def test_streams_that_end_a_little_apart_are_evened_out(pair: Ranks):

@@ -93,6 +93,40 @@ def test_a_killed_calibration_goes_on_where_it_was_last_saved(tmp_path, monkeypa
     )
 
 
+class LosesRoom(Interrupted):
+    """Takes the directory of the state away in the middle, and leaves a file in its place."""
+
+    def __init__(self, ids, after, directory):
+        super().__init__(ids, after)
+        self.directory = directory
+
+    def __iter__(self):
+        for number, batch in enumerate(super().__iter__()):
+            if number == 10:
+                for file in self.directory.iterdir():
+                    file.unlink()
+                self.directory.rmdir()
+                self.directory.write_text("in the way")
+            yield batch
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_a_calibration_goes_on_where_its_state_cannot_be_saved(
+    tmp_path, monkeypatch, caplog, seconds
+):
+    ids, state = matrix(8, 20_000), tmp_path / "state"
+    monkeypatch.setattr(resume, "SAVE_SECONDS", seconds)
+    monkeypatch.setattr(source, "LOT_LOOKUPS", 0)
+    found = f"found: resume={str(state)!r}: File exists"
+    with pytest.raises(KeyboardInterrupt):
+        quiet(LosesRoom(ids, 40, state), margin=0, resume=state)
+    told = [record.getMessage() for record in caplog.records]
+    assert len([one for one in told if found in one]) == (1 if seconds else 2)
+    state.unlink()
+    whole = quiet(LosesRoom(ids, -1, state), margin=0, resume=state)
+    assert whole.fingerprint == quiet(Batches(ids), margin=0).fingerprint
+
+
 def test_another_calibration_does_not_go_on_with_the_state(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         quiet(Interrupted(matrix(0, 9000), 5), resume=tmp_path)

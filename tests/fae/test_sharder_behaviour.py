@@ -262,6 +262,21 @@ def test_a_batch_on_its_way_during_a_refresh_is_refused() -> None:
         collection.compute_and_output_dist(context, sent)
 
 
+@pytest.mark.usefixtures("lone_rank")
+@SEQUENCES
+@pytest.mark.parametrize("kind", ["pure", "mixed"])
+@pytest.mark.parametrize("mode", ["overlay", "partitioned"])
+def test_a_batch_that_was_looked_up_before_a_refresh_is_not_trained(
+    mode: str, kind: str, sequences: bool
+) -> None:
+    one = case(kinds=(kind,), mode=mode, sequences=sequences)
+    model = build(one, fae_sharder(one, profile_of(one)))
+    loss, _ = model(Batch(fed(one)[0]))
+    model.module.collection.refresh(profile_of(one))
+    with pytest.raises(FAEError, match="let the pipeline run empty, before a refresh"):
+        loss.backward()
+
+
 def test_the_planner_leaves_room_for_hot_rows() -> None:
     one = case(world_size=2)
     model = nn.Module()

@@ -235,7 +235,7 @@ class EmbeddingHook(SiteHook):
     ) -> tuple[LookupCall, torch.Tensor]:
         count = ids.numel()
         width = ids.shape[-1] if ids.dim() > 1 else 1
-        bags = count // width if width else 0
+        bags = count // width if width else ids.shape[:-1].numel()  # none of which has a lookup
         sample = CallIds(copy(capture, ids), width, ends=False) if capture.sampled else None
         return LookupCall(self.site, _NO_KEYS, (count,), bags, trains, sample), ids
 

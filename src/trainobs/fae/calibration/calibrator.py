@@ -188,7 +188,7 @@ def _read(
                     checkpoints.save(sample, stopping)
     except BaseException:
         if sample.is_whole:
-            checkpoints.save(sample, stopping)
+            checkpoints.save(sample, stopping, is_last=True)
         raise
     return False
 

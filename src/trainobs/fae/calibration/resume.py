@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from trainobs.access.counts import AccessCounts
 from trainobs.core.errors import FAEError, SettingError, shown
+from trainobs.core.log import logger
 from trainobs.core.now import now_s
+from trainobs.core.once import Once
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.calibration.stopping import Stopping
 from trainobs.fae.profile.archive import ArchiveKind, read_archive, write_archive
@@ -46,9 +48,10 @@ class Checkpoints:
     def __init__(
         self, directory: str | os.PathLike[str] | None, settings: Mapping[str, Any]
     ) -> None:
-        self._directory = None if directory is None else _writable(Path(directory))
+        self._directory = None if directory is None else _writable(directory)
         self._settings = dict(settings)
         self._saved_at = now_s()
+        self._once = Once()
 
     def restore(self, sample: DataSample, stopping: Stopping) -> None:
         """Bring back what was saved, if anything was.
@@ -83,47 +86,78 @@ class Checkpoints:
         """Whether the last time was long enough ago to save again."""
         return self._directory is not None and now_s() - self._saved_at >= SAVE_SECONDS
 
-    def save(self, sample: DataSample, stopping: Stopping) -> None:
-        """Save the state.
+    def save(self, sample: DataSample, stopping: Stopping, *, is_last: bool = False) -> None:
+        """Save the state, or say why it cannot be; what was saved before is still there then.
 
-        Raises:
-            OSError: the directory cannot be written to; what was saved before is still there.
+        Args:
+            sample: what was counted.
+            stopping: what was decided from it.
+            is_last: whether the calibration was interrupted.
         """
         if self._directory is None:
             return
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._saved_at = now_s()
+        try:
+            self._write(self._directory, sample, stopping)
+        except OSError as error:
+            if self._once.first(is_last):
+                self._tell(
+                    error,
+                    "was not saved",
+                    "make room there: what was not interrupted goes on, and is saved in a minute; "
+                    "a later call continues from what was saved last, if anything was",
+                )
+
+    def _write(self, directory: Path, sample: DataSample, stopping: Stopping) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
         counts = f"counts-{sample.input_count}.npz"
-        sample.access.save(self._directory / counts)
+        sample.access.save(directory / counts)
         write_archive(
-            self._directory / _STATE,
+            directory / _STATE,
             _KIND,
             {"settings": self._settings, "counts": counts},
             {**sample.arrays(), **stopping.arrays()},
         )
-        for other in self._directory.glob("counts-*.npz"):
+        for other in directory.glob("counts-*.npz"):
             if other.name != counts:
                 other.unlink()
-        self._saved_at = now_s()
 
     def remove(self) -> None:
         """Take the state away: the calibration is done."""
-        if self._directory is not None:
+        if self._directory is None:
+            return
+        try:
             for file in (self._directory / _STATE, *self._directory.glob("counts-*.npz")):
                 file.unlink(missing_ok=True)
-            with suppress(OSError):  # someone keeps other things there
-                self._directory.rmdir()
+        except OSError as error:
+            do = "remove it, before other data is calibrated there: that would continue from it"
+            self._tell(error, "is no longer needed, and could not be removed", do)
+        with suppress(OSError):  # someone keeps other things there
+            self._directory.rmdir()
+
+    def _tell(self, error: OSError, what: str, do: str) -> None:
+        logger.warning(
+            "trainobs: the state of the calibration %s\n  found: resume=%r: %s\n  do:    %s",
+            what,
+            str(self._directory),
+            error.strerror or error,
+            do,
+        )
 
 
-def _writable(directory: Path) -> Path:
+def _writable(given: str | os.PathLike[str]) -> Path:
     """The directory, before the data is read for nothing."""
+    named = os.fspath(given) if isinstance(given, os.PathLike) else given
     try:
+        directory = Path(given)
         directory.mkdir(parents=True, exist_ok=True)
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
+    except (OSError, TypeError) as error:  # the latter of a number in the place of a path
+        why = error.strerror if isinstance(error, OSError) else "no path"
         raise SettingError(
             "cannot keep the state of the calibration",
-            f"resume={shown(str(directory))}: {error.strerror}",
+            f"resume={shown(named)}: {why}",
             "give a directory that can be written to",
         ) from error
     return directory

@@ -108,8 +108,9 @@ def inputs_of(kjt: KeyedJaggedTensor, features: Sequence[str]) -> Inputs:
     if not np.issubdtype(values.dtype, np.integer):
         raise FAEError(
             "cannot count lookups",
-            f"ids of {values.dtype}, which rounds large ids to those of other rows",
-            "make the KeyedJaggedTensor of int64 (or int32) values",
+            f"ids of {values.dtype}",
+            "make the KeyedJaggedTensor of int64 (or int32) values; floats round large ids to "
+            "those of other rows",
         )
     count, keys = kjt.stride(), kjt.keys()
     is_same = list(keys) == list(features)

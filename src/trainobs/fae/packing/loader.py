@@ -264,7 +264,7 @@ class PackedLoader:
         """Go on where `state_dict` was called, with the next iteration.
 
         Raises:
-            FAEError: the state is damaged, or of a loader with other arguments.
+            FAEError: the state is damaged, or stands in an epoch of a loader with other arguments.
         """
         self._join()
         rank, size = self._window_settings.rank, self._given_size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -119,6 +119,9 @@ class PackedLoaderState:
     ) -> PackedLoaderState:
         """The opposite of `to_dict`.
 
+        At the end of an epoch nothing is half done: what comes next may have other settings, such
+        as the profile of a refresh, or another number of ranks.
+
         Args:
             state: what it made.
             settings: of the loader that is to go on.
@@ -127,15 +130,18 @@ class PackedLoaderState:
             batch_size: that it was given; None where it is that of the first batch.
 
         Raises:
-            FAEError: the state is damaged, or was taken under other settings.
+            FAEError: the state is damaged, or was taken in an epoch under other settings.
         """
         try:
             if state["version"] != _VERSION:
                 _refuse(f"version {state['version']} of it; this trainobs reads {_VERSION}")
-            _check(state, {**asdict(settings), "workers": workers})
-            if batch_size is not None:
-                _check(state, {"batch_size": batch_size})
-            return cls._read(state, rank)
+            loaded = cls._read(state, rank)
+            place = loaded.place
+            if place.progress.windows or place.pure_taken or place.mixed_taken:
+                _check(state, {**asdict(settings), "workers": workers})
+                if batch_size is not None:
+                    _check(state, {"batch_size": batch_size})
+            return loaded if batch_size is None else replace(loaded, batch_size=batch_size)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             _refuse(f"a damaged state: {type(error).__name__}: {error}")
             raise
@@ -205,6 +211,6 @@ def _refuse(found: str) -> None:
     raise FAEError(
         "cannot load the state of a packed loader",
         found,
-        "give what state_dict() returned, to a loader packed with the same arguments; or "
-        "begin the epoch again with set_epoch()",
+        "give what state_dict() returned, to a loader packed with the same arguments on as many "
+        "ranks; with others begin an epoch: by a state of the end of one, or by set_epoch()",
     )

@@ -18,7 +18,12 @@ from trainobs.fae.kjt.leaves import input_count, take_apart
 from trainobs.fae.kjt.split import BAD, Bags, SlotMap, count_hot, integers, is_one_hot, part
 from trainobs.fae.packing.pool_in_c import PoolInC
 
-_ONE_FORM = "give a loader whose batches have one form, with one row an input in every tensor"
+_ONE_FORM = (
+    "give a loader whose batches have one form, with one row an input in every tensor: a list of "
+    "values, one an input, is none"
+)
+_NAMED = 8
+"""Places of a batch that a message names."""
 
 
 class BagPool:
@@ -157,8 +162,9 @@ class InputPool:
         columns = [list(column) for column in zip(*(leaves for _, leaves in apart), strict=False)]
         places = [place for place, _ in apart[0][1]]
         for _, leaves in apart:
-            if [place for place, _ in leaves] != places:
-                _refuse(f"batches with {_names(places)}, and with {_names(p for p, _ in leaves)}")
+            others = [place for place, _ in leaves]
+            if others != places:
+                _refuse(f"batches with {_names(places)}, and with {_names(others)}")
         counts = [_count(leaves) for _, leaves in apart]
         pooled = [
             (place, _join(place, [leaf for _, leaf in column], (slots or {}).get(place)))
@@ -206,8 +212,9 @@ def _check_keys(place: KeyPath, kjts: list[KeyedJaggedTensor]) -> None:
             _refuse(f"a stride for each key (VBE) at {list(place)}")
 
 
-def _names(places: Any) -> str:
-    return ", ".join(str(list(place)) for place in places)
+def _names(places: Sequence[KeyPath]) -> str:
+    named = ", ".join(str(list(place)) for place in places[:_NAMED])
+    return named + f" and {len(places) - _NAMED} more" * (len(places) > _NAMED)
 
 
 def _refuse(found: str) -> None:

@@ -210,7 +210,8 @@ class StreamWindows(IterableDataset[Item]):
             if number < passed:
                 yield self._pass(read)
             else:
-                yield self._mark(_packed(settings, read, epoch, number, worker), worker, len(read))
+                of = info.id if info else None
+                yield self._mark(_packed(settings, read, epoch, number, of), worker, len(read))
             number += 1
 
     def _batches(self) -> Iterator[Any]:

@@ -215,11 +215,20 @@ class HotOverlay:
         return self._bitmaps[device]
 
     def _watch_training(self, embeddings: Tensor) -> None:
-        if embeddings.requires_grad:
-            embeddings.register_hook(self._will_train)  # type: ignore[no-untyped-call]
+        """Note that a batch's backward trains hot rows, which must be those that it looked up."""
+        generation = self.generation
 
-    def _will_train(self, _: Tensor) -> None:
-        self._is_ahead = True
+        def will_train(_: Tensor) -> None:
+            if generation != self.generation:
+                raise FAEError(
+                    "cannot train the hot rows of a batch",
+                    "a refresh after its lookup, which gave the rows back to their tables",
+                    "go backward, and let the pipeline run empty, before a refresh",
+                )
+            self._is_ahead = True
+
+        if embeddings.requires_grad:
+            embeddings.register_hook(will_train)  # type: ignore[no-untyped-call]
 
     def _look_for_writes(self) -> None:
         """Note what others wrote to the tables."""

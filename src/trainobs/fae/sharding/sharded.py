@@ -163,7 +163,7 @@ class ShardedFAEModule(
 
         Rows that are no longer hot go back to their tables, and the device is given their memory
         back before others take it. Make the loader's packer anew with the same profile, and let a
-        training pipeline run empty before.
+        training pipeline run empty before: what was looked up by then is refused in its backward.
 
         Args:
             profile: which rows are hot now.
