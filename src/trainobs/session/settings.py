@@ -87,7 +87,7 @@ class Settings:
             required=names is not None and not isinstance(probes, str),
             own=own,
             data_roots=_data_roots(data_roots),
-            run_dir=None if run_dir is None else _run_dir(run_dir),
+            run_dir=None if run_dir is None else run_dir_at(run_dir),
             log_every_n_steps=_count("log_every_n_steps", log_every_n_steps),
             embedding_every=_every(embedding_every),
             tensorboard=_curves(tensorboard),
@@ -172,12 +172,19 @@ def _data_roots(value: PathLike | Iterable[PathLike] | None) -> tuple[Path, ...]
     return roots
 
 
-def _run_dir(value: object) -> Path:
-    path = _path("run_dir", value)
+def run_dir_at(value: object, name: str = "run_dir") -> Path:
+    """Where a run log may go, as an absolute path.
+
+    Args:
+        value: what the user gave.
+        name: of the argument or option, for the error.
+
+    Raises:
+        SettingError: it is no path, or one of a file.
+    """
+    path = _path(name, value)
     if os.path.isfile(path):  # told now: later it would cost the whole record
-        raise _bad(
-            "run_dir", f"{shown(str(path))}, a file", "give a directory, or a new name for one"
-        )
+        raise _bad(name, f"{shown(str(path))}, a file", "give a directory, or a new name for one")
     return path
 
 
