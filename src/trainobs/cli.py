@@ -135,7 +135,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     whatif.add_argument("run", type=_path, help=_RUN)
     whatif.add_argument(
-        "changes", nargs="*", metavar="CHANGE", help="see below; several are predicted together"
+        "changes",
+        nargs="*",
+        default=[],  # else argparse calls it required
+        metavar="CHANGE",
+        help="see below; several are predicted together",
     )
     whatif.add_argument("--json", action="store_true", help="print the predictions as JSON")
     whatif.set_defaults(command=_whatif)

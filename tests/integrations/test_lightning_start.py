@@ -268,6 +268,7 @@ class Nowhere:
         ("run_dir", b"runs", "b'runs'", "a path"),
         ("log_every_n_steps", 0, "0", "from 1"),
         ("io", "off", "'off'", "True or False"),
+        ("quiet", np.array([1, 2]), "array([1, 2])", "True or False"),
         ("log_every_n_steps", True, "True", "from 1"),
         ("log_every_n_steps", 1.5, "1.5", "from 1"),
         ("log_every_n_steps", "10", "'10'", "from 1"),

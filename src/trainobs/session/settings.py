@@ -8,6 +8,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -232,9 +233,10 @@ def _every(value: int | str) -> int | None:
 
 def _switch(name: str, value: object) -> bool:
     """Numbers and None pass, as for Python; a text such as "off" would be true."""
-    if isinstance(value, str):
-        raise _bad(name, shown(value), "give True or False")
-    return bool(value)
+    with suppress(Exception):  # an array has no truth
+        if not isinstance(value, str):
+            return bool(value)
+    raise _bad(name, shown(value), "give True or False")
 
 
 def _curves(value: str) -> str:
