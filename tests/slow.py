@@ -188,7 +188,9 @@ SLOW: dict[str, str] = {
     ),
     r"packages/test_release::": "objects of both machines, in test_build; the tab",
     r"page/test_compare::test_(the_bars|equal)": "the numbers of the same page",
-    r"page/test_file::test_(64_ranks|a_long_run|a_page_keeps|of_many)": "means over windows",
+    r"page/test_file::test_(64_ranks|a_page_keeps|of_many)|page/test_windows::test_a_(long|line)": (
+        "means over windows"
+    ),
     r"page/test_file::test_(a_run_without_an_end|what_keys|a_batch_is_told)": (
         "steps and batches of a whole run, by mouse and keyboard"
     ),

@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         usage="trainobs compare [-h] [--json] [--html FILE] A B, or A1 A2 ... -- B1 B2 ...",
         epilog="Give several runs of each to see how much equal runs differ: docs/compare.md.",
     )
-    compare.add_argument("runs", nargs="+", metavar="RUN", help=_RUN)
+    compare.add_argument("runs", nargs="+", type=_path, metavar="RUN", help=_RUN)
     compare.add_argument("--json", action="store_true", help="print all numbers as JSON")
     compare.add_argument(
         "--html", type=_path, metavar="FILE", help="write the comparison as an HTML page"
@@ -135,7 +135,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     whatif.add_argument("run", type=_path, help=_RUN)
     whatif.add_argument(
-        "changes", nargs="*", metavar="CHANGE", help="see below; several are predicted together"
+        "changes",
+        nargs="*",
+        default=[],  # else argparse calls it required
+        metavar="CHANGE",
+        help="see below; several are predicted together",
     )
     whatif.add_argument("--json", action="store_true", help="print the predictions as JSON")
     whatif.set_defaults(command=_whatif)
@@ -283,12 +287,12 @@ def _compare(options: argparse.Namespace) -> _Answer:
     from trainobs.report.at_odds import refuse_at_odds
 
     refuse_at_odds(options)
-    sides: list[list[str]] = [[]]
-    for word in options.runs:
-        if word == _BETWEEN:
+    sides: list[list[Path]] = [[]]
+    for run in options.runs:
+        if run == Path(_BETWEEN):
             sides.append([])
         else:
-            sides[-1].append(word)
+            sides[-1].append(run)
     if len(sides) == 1 and len(sides[0]) == 2:
         sides = [sides[0][:1], sides[0][1:]]
     if len(sides) != 2 or not all(sides):
@@ -302,15 +306,13 @@ def _compare(options: argparse.Namespace) -> _Answer:
     return _compared(old, new, options)
 
 
-def _compared(
-    old: Sequence[str | Path], new: Sequence[str | Path], options: argparse.Namespace
-) -> _Answer:
+def _compared(old: Sequence[Path], new: Sequence[Path], options: argparse.Namespace) -> _Answer:
     from trainobs.analysis.comparison import compare
     from trainobs.report.comparison import render
     from trainobs.report.html import comparison_page
     from trainobs.runlog.reader import RunLog
 
-    _tell_newer([*map(Path, old), *map(Path, new)])
+    _tell_newer([*old, *new])
     found = compare(*([RunLog.open(path) for path in side] for side in (old, new)))
     if options.html is not None:
         return _Answer(write_page(comparison_page(found), options.html))

@@ -234,9 +234,16 @@ def test_a_run_without_its_steps_says_that_they_were_left_behind(write_run, caps
     assert "There is no directory rank=0 in it" in capsys.readouterr().out
 
 
-def test_an_empty_path_is_no_directory(capsys):
+def test_of_a_prediction_the_run_alone_is_required(capsys):
     with pytest.raises(SystemExit):
-        main(["report", ""])
+        main(["whatif"])
+    assert capsys.readouterr().err.endswith("the following arguments are required: run\n")
+
+
+@pytest.mark.parametrize("words", [["report", ""], ["whatif", ""], ["compare", ".", ""]])
+def test_an_empty_path_is_no_directory(words, capsys):
+    with pytest.raises(SystemExit):
+        main(words)
     assert "an empty path" in capsys.readouterr().err
 
 

@@ -73,10 +73,21 @@ def test_it_needs_no_torch(write_run):
     assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
 
 
-@pytest.mark.parametrize("value", [None, 3])
+@pytest.mark.parametrize("value", [None, 3, "''"])
 def test_what_is_no_path_is_told_in_three_lines(value):
     with pytest.raises(RunLogError, match=rf"found: {value}, where a path.*\n.*TRAINOBS=off"):
-        load_run(value)
+        load_run("" if value == "''" else value)
+
+
+def test_a_run_below_the_home_of_the_user_is_found_by_its_sign(write_run, monkeypatch):
+    path = write_run()
+    monkeypatch.setenv("HOME", str(path.parent))
+    assert load_run(f"~/{path.name}").run_dir == path
+
+
+def test_a_rank_that_is_no_number_is_shown_as_what_it_is(write_run):
+    with pytest.raises(RunLogError, match=r"no record of rank '0' in .*\n.*of 1 rank: 0\n"):
+        load_run(write_run(), rank="0")
 
 
 def test_an_observation_that_is_off_has_no_run(monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import json
 import shlex
 import subprocess
@@ -89,6 +90,44 @@ def test_each_name_is_the_one_of_its_room():
     assert trainobs.BccProbe is BccProbe
     assert trainobs.load_run is load_run
     assert trainobs.observe is observe
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("trainobs import ObsCallback", "lightning.pytorch import Callback"),
+        ("pytorch_lightning import Callback", "trainobs import ObsCallback"),
+    ],
+)
+def test_the_class_itself_is_a_callback_as_lightning_cli_asks(first, then):
+    script = f"from {first}; from {then}; print(issubclass(ObsCallback, Callback))"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert answer.stdout == "True\n", answer.stderr
+
+
+def test_what_the_callbacks_take_is_what_help_shows():
+    shown = inspect.signature(ObsCallback)
+    assert shown == inspect.signature(ObsTrainerCallback)
+    assert {"probes", "run_dir", "io", "quiet"} <= set(shown.parameters)
+
+
+def test_a_type_checker_takes_the_callback_and_knows_its_arguments(tmp_path, monkeypatch):
+    api = pytest.importorskip("mypy.api")
+    monkeypatch.setenv("MYPYPATH", str(Path(trainobs.__file__).parents[1]))
+    script = tmp_path / "script.py"
+    script.write_text(
+        """from trainobs import ObsCallback
+class Callback: ...
+def trainer(callbacks: list[Callback]) -> None: ...
+trainer([ObsCallback(probes="off", io=True)])
+ObsCallback(no_such=3)
+"""
+    )
+    how = ["--config-file=", "--no-site-packages", "--ignore-missing-imports"]
+    out, _, _ = api.run([*how, "--follow-imports=silent", f"--cache-dir={tmp_path}", str(script)])
+    (error,) = [line for line in out.splitlines() if "error:" in line]
+    assert error.startswith(f"{script}:5: ")
+    assert "no_such" in error
 
 
 def test_the_version_is_that_of_the_installed_package():

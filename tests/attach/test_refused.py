@@ -247,3 +247,17 @@ def test_a_session_whose_memory_cannot_be_mapped_gives_its_slot_back(
         assert not is_open
     finally:
         probes.stop()
+
+
+@pytest.mark.parametrize("inside", [[], ["--inside"]])
+@pytest.mark.parametrize(("place", "found"), [("s3://bucket/run", "a URL"), ("file", "a file")])
+def test_a_place_that_can_be_no_run_directory_is_told_before_steps_are_looked_for(
+    place, found, inside, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert main(["attach", str(os.getpid()), "--run-dir", place, *inside]) == 2
+    failed, why, _ = capsys.readouterr().err.splitlines()
+    assert failed == "bad value for `--run-dir`"
+    assert why.endswith(f", {found}")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

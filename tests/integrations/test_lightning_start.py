@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import pickle
 import weakref
 from contextlib import nullcontext
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 from tests.integrations.models import Lightning, loader, step_numbers
 from trainobs import ObsCallback
@@ -183,6 +185,22 @@ def test_fast_dev_run_is_left_alone(lightning, batches):
     assert files(lightning.directory) == []
 
 
+def test_the_trials_of_a_tuner_are_left_alone_and_the_fit_behind_them_is_not(
+    lightning, untold, capfd, monkeypatch
+):
+    monkeypatch.setattr(tqdm, "monitor_interval", 0)  # whose thread would stay
+    callback, module = ObsCallback(), lightning.module()
+    trainer, module.lr = lightning.trainer(callback), 0.1
+    tuning = importlib.import_module(f"{lightning.pl.__name__}.tuner")
+    tuning.Tuner(trainer).lr_find(module, loader(), num_training=3)
+    assert callback.run_dir is None
+    assert "nothing is recorded of the trials of a `Tuner`" in capfd.readouterr().err
+    trainer.fit(module, loader())
+    (only,) = (lightning.directory / "trainobs").iterdir()
+    assert only == callback.run_dir
+    assert step_numbers(callback.run_dir) == EIGHT
+
+
 def test_barebones_is_observed_without_a_word(lightning):
     callback = ObsCallback()
     lightning.fit(callback, barebones=True)
@@ -250,6 +268,7 @@ class Nowhere:
         ("run_dir", b"runs", "b'runs'", "a path"),
         ("log_every_n_steps", 0, "0", "from 1"),
         ("io", "off", "'off'", "True or False"),
+        ("quiet", np.array([1, 2]), "array([1, 2])", "True or False"),
         ("log_every_n_steps", True, "True", "from 1"),
         ("log_every_n_steps", 1.5, "1.5", "from 1"),
         ("log_every_n_steps", "10", "'10'", "from 1"),

@@ -314,6 +314,21 @@ def test_no_label_of_a_bar_is_cut_and_no_word_of_a_heading(busy, width):
     page.set_viewport_size({"width": 1280, "height": 900})
 
 
+SPLIT = """all => all.filter(one => {
+  const value = document.createRange();
+  value.selectNodeContents(one);
+  return /^\\S*\\d\\S* [a-zA-Z%]{1,2}$/.test(one.textContent) && value.getClientRects().length > 1;
+}).map(one => one.textContent)"""
+
+
+def test_a_number_stays_beside_its_unit(busy):
+    page = busy.opened.page
+    page.set_viewport_size({"width": 400, "height": 900})
+    assert page.locator("td", has_text=re.compile(r"\d ms$")).count() > 3
+    assert page.eval_on_selector_all("td", SPLIT) == []
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
 def test_a_run_with_a_period_and_no_steps_tells_it(write_run, open_page):
     spell = {"begin_ns": 5 * 10**9, "end_ns": 9 * 10**9, "period_ns": 20e6, "count": 200}
     periods = [
@@ -326,17 +341,6 @@ def test_a_run_with_a_period_and_no_steps_tells_it(write_run, open_page):
     assert cells == ["0 ns4 s5020 ms19 ms to 21 ms", "4 s1 s5020 ms\u2013"]
     assert "nobody knows its steps" in opened.page.text_content("main")
     assert "obs.loader" not in opened.page.text_content("main")
-
-
-def test_a_long_run_is_read_level_by_level(write_run, open_page):
-    opened = open_page(write_run(8_000))
-    hint = opened.page.text_content("#steps .readout")
-    assert "mean of" in hint
-    opened.page.locator("#steps figure").focus()
-    for _ in range(6):
-        opened.page.get_by_role("button", name="zoom in").click()
-    opened.page.locator("#steps .readout", has_not_text="mean of").wait_for()
-    opened.page.keyboard.press("ArrowRight")
 
 
 def test_of_many_rows_of_a_table_the_first_are_shown_and_the_rest_on_request(write_run, open_page):
@@ -379,22 +383,3 @@ def test_the_command_writes_the_page(write_run, tmp_path, capsys):
     assert {"head", "summary"} <= json.loads(pieces).keys()
     assert main(["report", str(run), "--html", str(tmp_path / "none" / "x.html")]) == 2
     assert "The page cannot be written." in capsys.readouterr().err
-
-
-def test_means_over_windows_are_those_of_the_steps_without_the_first(write_run, open_page):
-    steps = busy_run(4099)  # in windows of 4, of which the last has 3
-    rows = np.arange(4099)
-    slow = np.where(rows == 0, 1e12, np.where(rows >= 4096, 1e9, 0))
-    taken = {name: steps.columns[name] + slow for name in ("step/duration_ns", "obs/cpu_ns")}
-    steps = replace(steps, cells=None, columns=steps.columns | taken)
-    opened = open_page(write_run(steps=steps))
-    assert "mean of up to 4 steps" in opened.page.text_content("#steps .readout")
-    caption = opened.page.text_content("#step caption")
-    assert caption.endswith(duration(taken["step/duration_ns"][1:].mean()))
-    legend = opened.page.text_content("#observing .legend")
-    assert legend.endswith(duration(taken["obs/cpu_ns"][1:].mean()))
-    opened.page.locator("#steps figure").focus()
-    readout = opened.page.locator("#steps .readout")
-    for key, of in (("Home", "steps from 0, mean of 3"), ("End", "steps from 4096, mean of 3")):
-        opened.page.keyboard.press(key)
-        assert readout.text_content().startswith(of)

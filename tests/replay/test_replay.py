@@ -307,6 +307,16 @@ def test_what_a_change_lacks_is_told(word, told):
         parse([word])
 
 
+@pytest.mark.parametrize("word", ["prefetch=4", "persistent"])
+def test_what_a_loader_without_workers_does_not_take_is_not_predicted(word):
+    alone = run(workers=0)
+    assert not replay(alone).can_try(word.partition("=")[0])
+    for words in ([word], [word, "workers=0"]):
+        with pytest.raises(TrainobsError, match="without workers, which takes no p"):
+            with_changes(alone if len(words) == 1 else run(workers=2), parse(words))
+    assert with_changes(alone, parse([word, "workers=2"]))[0].workers == 2
+
+
 def test_two_values_of_one_change_are_refused():
     with pytest.raises(TrainobsError, match="workers is given 2 times"):
         parse_together(["num_workers=2", "workers=4"])
@@ -321,6 +331,7 @@ def test_two_values_of_one_change_are_refused():
         "device=-2x",
         "cached=1",
         "transform=x",
+        "prefetch=0",
         "threads=0",
         "threads=1.5",
     ]

@@ -31,6 +31,7 @@ from trainobs.core.version import __version__
 from trainobs.host.procfs import PROC
 from trainobs.session.ending import tell
 from trainobs.session.runs import default_run_dir
+from trainobs.session.settings import run_dir_at
 
 PLACE = "/tmp"
 """Where the file and the socket are, for a moment: as short as the address of a socket must be, and
@@ -82,7 +83,9 @@ def attach_inside(
 
     Raises:
         AttachError: it cannot be observed from inside, or no steps are seen.
+        SettingError: `run_dir` is a file, or a URL.
     """
+    run_dir = run_dir and run_dir_at(run_dir, "--run-dir")
     processes = ranks_of(find(pid))
     for process in processes:
         _check(process)

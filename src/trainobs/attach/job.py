@@ -47,7 +47,7 @@ from trainobs.runlog.directory import claim, give_back, try_to_write
 from trainobs.runlog.writer import RunLogSink
 from trainobs.session.ending import tell, tell_end
 from trainobs.session.runs import default_run_dir
-from trainobs.session.settings import LOG_EVERY_N_STEPS
+from trainobs.session.settings import LOG_EVERY_N_STEPS, run_dir_at
 from trainobs.steps.rule import SEVERAL, EventCounts, Rule, rule_for
 from trainobs.tensorboard.layout import LayoutWriter
 from trainobs.tensorboard.sink import EventFile, TensorBoardSink
@@ -144,7 +144,9 @@ def attach(
     Raises:
         AttachError: it cannot be observed, or no steps are seen.
         ProbeError: the kernel side cannot run.
+        SettingError: `run_dir` is a file, or a URL.
     """
+    run_dir = run_dir and run_dir_at(run_dir, "--run-dir")  # told before steps are looked for
     process = find(pid)
     if not places_in(process):
         OwnPrograms().refuse(own, "this process has no steps to count for", _COUNT_BY_TIME)

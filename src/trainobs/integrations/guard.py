@@ -67,9 +67,13 @@ class ObservingCallback:
         quiet: bool = False,
     ) -> None:
         super().__init__()
+        self._fit_in()
         self._settings = Settings.parse(
             probes, data_roots, run_dir, log_every_n_steps, embedding_every, tensorboard, io, quiet
         )
+
+    def _fit_in(self) -> None:
+        """Become a callback that the framework takes, if this is none yet."""
 
     @harmless
     def _end(self, session: Session, outcome: str) -> None:

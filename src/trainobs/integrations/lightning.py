@@ -59,12 +59,33 @@ _OF_A_RUN = _LENT | {
 """Attributes that copies go without."""
 
 
-class ObsCallback(ObservingCallback):
+def _callback_bases() -> tuple[type, ...]:
+    """`Callback` of each Lightning namespace in use; of an installed one if none is loaded."""
+    loaded = [name for name in _NAMESPACES if name in sys.modules]
+    if not loaded:
+        loaded = [n for n in _NAMESPACES if importlib.util.find_spec(n.partition(".")[0])][:1]
+    return tuple(importlib.import_module(name).Callback for name in loaded)
+
+
+def _callback_in_use() -> Any:
+    try:
+        bases = _callback_bases() or (object,)
+    except ImportError:  # a Lightning that cannot be used: told where a callback is made
+        bases = (object,)
+    return bases[0] if len(bases) == 1 else type("Callback", bases, {})
+
+
+_Callback: Any = _callback_in_use()
+"""What makes the class itself a callback, as LightningCLI asks; for a type checker it is of any."""
+
+
+class ObsCallback(ObservingCallback, _Callback):  # type: ignore[misc]
     """Observes `Trainer.fit`: `Trainer(callbacks=[ObsCallback()])`.
 
     The record goes to a run log (Parquet) and to TensorBoard: through the Trainer's TensorBoard
     logger where there is one, else into the run directory. Its x-axis is that of Lightning's own
-    loggers. `validate`, `test`, `predict` and `fast_dev_run` are left alone.
+    loggers. `validate`, `test`, `predict`, `fast_dev_run` and the trials of a `Tuner` are left
+    alone.
 
     Args:
         probes: "auto" for all that this machine offers, "off" for timing only, or a list: names of
@@ -108,26 +129,21 @@ class ObsCallback(ObservingCallback):
     _manual: ManualBackward | None = None
     _stream_matcher: StreamMatcher | None = None
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> ObsCallback:
-        """A Trainer takes only callbacks of its own namespace, so this is one of every loaded."""
-        return object.__new__(_as_callback(cls))
-
     def __reduce__(self) -> tuple[Callable[[type], ObsCallback], tuple[type], dict[str, Any]]:
         """Copies and pickles hold the settings and what a subclass adds, never a run."""
         state = {name: value for name, value in vars(self).items() if name not in _OF_A_RUN}
         return _restore, (getattr(type(self), "_plain", type(self)),), state
 
+    def _fit_in(self) -> None:
+        """A Trainer takes only callbacks of its own namespace, so this is one of every loaded."""
+        self.__class__ = _as_callback(type(self))
+
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Start to observe, before the Trainer makes its loaders."""
         if switched_off():
             return
-        if stage != "fit":
-            name = getattr(stage, "value", stage)  # Lightning's is an enumeration of strings
-            self._tell_unrecorded(trainer, f"`{name}`", "only `fit` is observed")
-            return
-        if trainer.fast_dev_run:
-            why = "Lightning writes no logs and no checkpoints in it either"
-            self._tell_unrecorded(trainer, "`fast_dev_run`", why)
+        if left_alone := _left_alone(trainer, stage):
+            self._tell_unrecorded(trainer, *left_alone)
             return
         if self._session is not None:
             self._stop("not ended")
@@ -249,7 +265,7 @@ class ObsCallback(ObservingCallback):
     def _leave(self, outcome: str) -> None:
         self._end(outcome)
         for lent in _LENT:  # each leads to the module, and so to the Trainer
-            vars(self).pop(lent, None)
+            self.__dict__.pop(lent, None)
 
     def _place(self, trainer: Any) -> tuple[Path, EventWriter | None]:
         """Where the run log goes, and where TensorBoard's events go if not beside it."""
@@ -334,20 +350,26 @@ def _default_run_dir(trainer: Any, tensorboard: Any | None) -> Path:
     return run_dir
 
 
-def _callback_bases() -> tuple[type, ...]:
-    """`Callback` of each Lightning namespace in use; of an installed one if none is loaded."""
-    loaded = [name for name in _NAMESPACES if name in sys.modules]
-    if not loaded:
-        loaded = [n for n in _NAMESPACES if importlib.util.find_spec(n.partition(".")[0])][:1]
-    if not loaded:
-        found = ModuleNotFoundError("neither lightning nor pytorch_lightning is installed")
-        raise MissingPackageError.for_extra("ObsCallback", "lightning", found)
-    return tuple(importlib.import_module(name).Callback for name in loaded)
+def _left_alone(trainer: Any, stage: str) -> tuple[str, str] | None:
+    """What is not observed of a Trainer as it begins, and why; None: it is."""
+    if stage != "fit":
+        name = getattr(stage, "value", stage)  # Lightning's is an enumeration of strings
+        return f"`{name}`", "only `fit` is observed"
+    if trainer.fast_dev_run:
+        return "`fast_dev_run`", "Lightning writes no logs and no checkpoints in it either"
+    # What a Tuner puts in front ends the fit behind its trials.
+    if any(getattr(callback, "_early_exit", False) for callback in trainer.callbacks):
+        return "the trials of a `Tuner`", "Lightning takes the callbacks away for them"
+    return None
 
 
 def _as_callback(cls: type[ObsCallback]) -> type[ObsCallback]:
     """`cls` with the bases that it lacks; one class for each such pair, so that types compare."""
-    bases = tuple(base for base in _callback_bases() if not issubclass(cls, base))
+    found = _callback_bases()
+    if not found:
+        why = ModuleNotFoundError("neither lightning nor pytorch_lightning is installed")
+        raise MissingPackageError.for_extra("ObsCallback", "lightning", why)
+    bases = tuple(base for base in found if not issubclass(cls, base))
     if not bases:
         return cls
     if (cls, bases) not in _combined:
@@ -360,4 +382,4 @@ _combined: dict[tuple[type, tuple[type, ...]], type[ObsCallback]] = {}
 
 
 def _restore(cls: type[ObsCallback]) -> ObsCallback:
-    return cls.__new__(cls)
+    return object.__new__(_as_callback(cls))

@@ -86,13 +86,34 @@ class Kind(NamedTuple):
 def with_changes(trace: Trace, changes: Iterable[Change]) -> tuple[Trace, ...]:
     """The traces that may be right after some changes, which are made at once.
 
-    One after another; whether workers live on is asked of those that there are then.
+    One after another; what is changed about workers is asked of those that there are then.
+
+    Raises:
+        TrainobsError: one cannot be made to this run.
     """
     traces: tuple[Trace, ...] = (trace,)
-    for change in sorted(changes, key=lambda change: change.name == "persistent"):
+    for change in sorted(changes, key=lambda change: change.name in _ABOUT_WORKERS):
         kind = KNOWN[change.name]
         traces = tuple(after for before in traces for after in kind.apply(before, change.value))
     return traces
+
+
+_ABOUT_WORKERS = ("persistent", "prefetch")
+
+
+def _has_workers(trace: Trace) -> bool:
+    return trace.workers > 0
+
+
+def _of_workers(trace: Trace, name: str) -> None:
+    """Torch's DataLoader raises ValueError where there are none."""
+    if not _has_workers(trace):
+        argument = KNOWN[name].argument
+        raise TrainobsError(
+            failed=f"{name} cannot be predicted.",
+            found=f"a loader without workers, which takes no {argument}",
+            do="give the workers too: num_workers=2",
+        )
 
 
 def _scaled(*fields: str) -> Callable[[Trace, float], tuple[Trace, ...]]:
@@ -126,8 +147,12 @@ def _persistent(trace: Trace, value: float) -> tuple[Trace, ...]:
     What else the loader does as an epoch begins stays, as a sampler that makes its order. All steps
     may become quicker, too: with new workers in each of many short epochs a backward pass took 1.12
     to 1.26 times as much CPU time.
+
+    Raises:
+        TrainobsError: there are no workers.
     """
-    if not trace.has_new_workers or not trace.workers:
+    _of_workers(trace, "persistent")
+    if not trace.has_new_workers:
         return (trace,)
     least, most = trace.other_start
     trace = without_surely_opened(trace)
@@ -276,7 +301,9 @@ def _threads(trace: Trace, value: float) -> tuple[Trace, ...]:
 
 
 def _prefetch(trace: Trace, value: float) -> tuple[Trace, ...]:
-    return (replace(trace, prefetch=max(1, int(value))),)
+    """Raises TrainobsError where there are no workers."""
+    _of_workers(trace, "prefetch")
+    return (replace(trace, prefetch=int(value)),)
 
 
 def _too_many(workers: float) -> str:
@@ -296,12 +323,15 @@ KNOWN: Mapping[str, Kind] = {
         "batches that each worker may be ahead",
         is_count=True,
         argument="prefetch_factor",
+        least=1.0,
+        is_possible=_has_workers,
     ),
     "persistent": Kind(
         _persistent,
         "workers live on between epochs",
         is_switch=True,
         argument="persistent_workers",
+        is_possible=_has_workers,
     ),
     "cached": Kind(_cached, "the data is in memory", is_switch=True, is_possible=_may_be_cached),
     "device": Kind(_faster, "speed of the storage that holds the data", is_factor=True, least=1e-3),

@@ -31,21 +31,27 @@ def load_run(run_dir: str | os.PathLike[str], rank: int | None = None) -> ShownR
 
     Args:
         run_dir: a run directory, taken as it is (`trainobs report` takes the newest of it and of
-            those beside it); or one that holds runs: the newest.
+            those beside it); or one that holds runs: the newest. `~` is the user's home.
         rank: the one that the page, `summary` and `verdict` are about; None: the lowest.
 
     Raises:
         RunLogError: there is no run to read, or no such rank.
     """
     try:
-        path = Path(run_dir)
-    except TypeError as error:
-        raise RunLogError(
-            failed="There is no run to read.",
-            found=f"{shown_value(run_dir)}, where a path was expected",
-            do="give a run directory; where TRAINOBS=off turns observing off there is none",
-        ) from error
+        path = Path(run_dir).expanduser()
+    except (TypeError, RuntimeError) as error:  # RuntimeError: nobody knows that home
+        raise _no_path(run_dir) from error
+    if not os.fspath(run_dir):  # `Path("")` is the current directory
+        raise _no_path(run_dir)
     return ShownRun(path, rank)
+
+
+def _no_path(given: object) -> RunLogError:
+    return RunLogError(
+        failed="There is no run to read.",
+        found=f"{shown_value(given)}, where a path was expected",
+        do="give a run directory; where TRAINOBS=off turns observing off there is none",
+    )
 
 
 def shown(run_dir: Path, rank: int | None = None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainobs.core.coverage import Coverage
-from trainobs.core.errors import RunLogError
+from trainobs.core.errors import RunLogError, shown
 from trainobs.core.text import counted
 from trainobs.runlog import schema as names
 from trainobs.runlog.columns import TABLES
@@ -187,7 +187,7 @@ def _no_such_rank(run_dir: Path, rank: int, ranks: Sequence[int]) -> RunLogError
     elif ranks:
         found += f": {ranks[0]}"
     return RunLogError(
-        failed=f"There is no record of rank {rank} in {run_dir}.",
+        failed=f"There is no record of rank {shown(rank)} in {run_dir}.",
         found=found,
         do=f"{do}; a rank on another machine may have its record there",
     )

@@ -81,6 +81,7 @@ class _HostReadings:
     ) -> None:
         self._pressure = Pressure(PROC) if pressure else None
         self._stalls = Totals(self._pressure.names if self._pressure else ())
+        self._stalled: tuple[int, list[int]] | None = None
         self._workers = WorkerMemory(tgid)
         self._resident = Gauges(("memory/worker_rss_bytes",), _FRESH_NS)
         self._faults = Totals(("memory/worker_major_fault_count",))
@@ -154,9 +155,32 @@ class _HostReadings:
             self._own_faults.add(time.monotonic_ns(), (own_faults(),))
         pressure = self._pressure  # another thread may close it
         if pressure:
-            now = time.monotonic_ns()
+            asked_ns = time.monotonic_ns()
             with suppress(OSError):  # closed meanwhile, or gone: what is known stays so
-                self._stalls.add(now, pressure.totals(now))
+                totals = pressure.totals(asked_ns)
+                at_ns = read_at(asked_ns, time.monotonic_ns(), totals, self._stalled)
+                self._stalled = at_ns, totals
+                self._stalls.add(at_ns, totals)
+
+
+def read_at(
+    asked_ns: int, had_ns: int, totals: Sequence[int], before: tuple[int, Sequence[int]] | None
+) -> int:
+    """When pressure was read, as far as it tells: it grows no faster than time.
+
+    The thread that reads may wait long for a CPU between its clock and the file. With the time of
+    the clock a short step would have all the pressure of that wait.
+
+    Args:
+        asked_ns: the clock before it was read.
+        had_ns: the clock afterwards.
+        totals: what was read, ns.
+        before: when, and what, the time before; None: there was none.
+    """
+    if before is None:
+        return asked_ns
+    grown = max((now - then for now, then in zip(totals, before[1], strict=True)), default=0)
+    return min(max(asked_ns, before[0] + grown), had_ns)
 
 
 class CollectorPauses:

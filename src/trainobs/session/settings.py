@@ -8,6 +8,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -87,7 +88,7 @@ class Settings:
             required=names is not None and not isinstance(probes, str),
             own=own,
             data_roots=_data_roots(data_roots),
-            run_dir=None if run_dir is None else _run_dir(run_dir),
+            run_dir=None if run_dir is None else run_dir_at(run_dir),
             log_every_n_steps=_count("log_every_n_steps", log_every_n_steps),
             embedding_every=_every(embedding_every),
             tensorboard=_curves(tensorboard),
@@ -172,12 +173,19 @@ def _data_roots(value: PathLike | Iterable[PathLike] | None) -> tuple[Path, ...]
     return roots
 
 
-def _run_dir(value: object) -> Path:
-    path = _path("run_dir", value)
+def run_dir_at(value: object, name: str = "run_dir") -> Path:
+    """Where a run log may go, as an absolute path.
+
+    Args:
+        value: what the user gave.
+        name: of the argument or option, for the error.
+
+    Raises:
+        SettingError: it is no path, or one of a file.
+    """
+    path = _path(name, value)
     if os.path.isfile(path):  # told now: later it would cost the whole record
-        raise _bad(
-            "run_dir", f"{shown(str(path))}, a file", "give a directory, or a new name for one"
-        )
+        raise _bad(name, f"{shown(str(path))}, a file", "give a directory, or a new name for one")
     return path
 
 
@@ -225,9 +233,10 @@ def _every(value: int | str) -> int | None:
 
 def _switch(name: str, value: object) -> bool:
     """Numbers and None pass, as for Python; a text such as "off" would be true."""
-    if isinstance(value, str):
-        raise _bad(name, shown(value), "give True or False")
-    return bool(value)
+    with suppress(Exception):  # an array has no truth
+        if not isinstance(value, str):
+            return bool(value)
+    raise _bad(name, shown(value), "give True or False")
 
 
 def _curves(value: str) -> str:

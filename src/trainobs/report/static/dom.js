@@ -21,15 +21,18 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
-// A table with a caption; the first cell of each row is its header, columns of numbers stand right.
+// A table with a caption; the first cell of each row is its header.
 export function table(caption, head, rows) {
   const header = el("tr", {}, head.map((text) => el("th", { scope: "col" }, text)));
   const body = rows.slice(0, FIRST_ROWS).map(([first, ...rest]) =>
-    el("tr", {}, el("th", { scope: "row" }, first), rest.map((cell) => el("td", {}, cell ?? "–"))));
+    el("tr", {}, el("th", { scope: "row" }, first), rest.map((cell) => el("td", HAS_UNIT.test(cell) ? { class: "whole" } : {}, cell ?? "–"))));
   return el("div", { class: "scroll" },
     el("table", {}, el("caption", {}, caption), el("thead", {}, header), el("tbody", {}, body)),
     rows.length > FIRST_ROWS ? others(caption, head, rows.slice(FIRST_ROWS)) : null);
 }
+
+// A number and its unit stay on one line.
+const HAS_UNIT = /^\S*\d\S* \S{1,3}$/;
 
 // A browser takes seconds to lay out the 20,000 checkpoints of a long run.
 export const FIRST_ROWS = 200;

@@ -33,15 +33,18 @@ export function timeline(figure, data, head, mode, on, cursor) {
                   points: { show: false }, paths: uPlot.paths.stepped({ align: 1, extend: true }) });
     rows.push(heights[k]);
   }
+  const top = 1.6 * most; // of the line, so that one long step leaves the others their height
+  let cut = "";
   const peaks = data.columns[`${STEP}/peak`];
   if (data.every > 1 && peaks && !asShare) {
     series.push({ label: "slowest step", stroke: colour("ink"), width: 1, points: { show: false } });
-    rows.push(peaks.map((peak) => peak === null ? null : Math.min(peak / factor, (1.6 * most) / factor)));
+    if (peaks.some((peak) => peak > top)) cut = `, cut off at ${duration(top)}`;
+    rows.push(peaks.map((peak) => peak === null ? null : Math.min(peak, top) / factor));
   }
   const end = data.step.at(-1) + data.weights.at(-1);
   const windowAt = (chart, left) => Math.max(0, data.step.findLastIndex((step) => step <= chart.posToVal(left, "x")));
   let at = rowAt(data, cursor);
-  const [line, tell] = readout(at < 0 ? hint(data) : describe(data, parts, steps, at));
+  const [line, tell] = readout(at < 0 ? hint(data, cut) : describe(data, parts, steps, at));
   const holder = el("div");
   const chart = new uPlot({
     width: Math.max(320, figure.clientWidth), height: HEIGHT, series, legend: { show: false },
@@ -86,9 +89,9 @@ function axis(label) {
   return { label, stroke: colour("ink"), grid: { stroke: colour("line") }, ticks: { stroke: colour("line") } };
 }
 
-function hint(data) {
-  const each = data.every > 1 ? `each point is the mean of up to ${data.every} steps, without the first of the run; the line is the slowest of them. ` : "";
-  return `${each}Drag to zoom, click for one step; with the keyboard: arrows, Enter.`;
+function hint(data, cut) {
+  const each = data.every > 1 ? `each point is the mean of up to ${data.every} steps, without the first of the run; the line is the slowest of them${cut}. ` : "";
+  return `${each}Drag to zoom, click for one step; with the keyboard: arrows, Home, End, Enter.`;
 }
 
 function describe(data, parts, steps, i) {
