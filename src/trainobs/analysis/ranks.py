@@ -29,8 +29,12 @@ COMPARED = (_STEP, _BACKWARD, _WAIT)
 """Metrics that are looked at."""
 
 
-def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
+def compare(ranks: Mapping[int, RankLog], world_size: int) -> dict[str, Any]:
     """Steps and waits of every rank, and who made whom wait.
+
+    Args:
+        ranks: those whose logs are at hand.
+        world_size: how many the job has; of one that is not here nobody knows who waits for it.
 
     Returns:
         `ranks`: rank -> `host`, `steps`, `p50_ns`, `p95_ns` and `mean_ns` (without the first) of
@@ -45,6 +49,8 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
     trained = [number for number, row in rows.items() if row["steps"]]
     if len(trained) < 2:
         return {"ranks": rows, "straggler": None}
+    if missing := max(0, world_size - len(trained)):
+        return {"ranks": rows, "straggler": _unknown(_MISSING.format(missing, world_size))}
     times = [rows[number]["p50_ns"] for number in trained]
     step_ns = 0.0 if None in times else float(np.median(times))
     if not step_ns:
@@ -95,10 +101,15 @@ def _repeats(keys: Rows) -> bool:
 
 _NO_ROWS: Rows = np.empty(0, np.int64)
 
+_READING_NS, _APART_RATIO = 1_000_000, 0.01
+"""How far apart two clocks may seem, at least and as a share of the step: they are read in turn."""
+
+_MISSING = "no steps are at hand of {} of {} ranks"
 _UNTIMED = "not every rank has timed its steps"
 _APART = "they do not take their steps together"
 _FEW = "they have too few steps in common"
 _CLOCKS = "ranks are on several nodes, whose clocks differ"
+_OFFSETS = "their clocks differ, or were set as they began"
 _UNMET = "too few collectives of all ranks are recorded"
 _WENT_ON = "a rank came early to collectives and went on"
 _UNMEASURED = "and not every rank knows how long it waited"
@@ -147,6 +158,8 @@ def _by_arrival(
     """Not known where arrivals do not tell, or do not go with how long ranks slept."""
     if len({ranks[number].host for number in trained}) > 1 or not rows[trained[0]]["host"]:
         return _unknown(_CLOCKS)
+    if _clocks_differ([ranks[number].clock_ns for number in trained], step_ns):
+        return _unknown(_OFFSETS)
     first = ranks[trained[0]]
     met = meetings([ranks[number].arrivals() for number in trained])
     late = lateness(met, first.start_ns()[first.step() != SETUP], step_ns)
@@ -165,6 +178,16 @@ def _by_arrival(
         found |= {name: rows[number][name] for name in ("held_up_ns", "most_ratio")}
         found["rank"] = number
     return found
+
+
+def _clocks_differ(clocks_ns: Sequence[int | None], step_ns: float) -> bool:
+    """Whether the clocks of ranks are apart by more than nobody would take for a wait.
+
+    Containers of several nodes may have one name, and time namespaces have clocks of their own.
+    Nodes keep one wall clock, but not the moment at which they booted.
+    """
+    known = [clock for clock in clocks_ns if clock is not None]
+    return bool(known) and max(known) - min(known) > max(_READING_NS, _APART_RATIO * step_ns)
 
 
 def _is_news(waiting: Row, rows: Mapping[int, Row], trained: Sequence[int]) -> bool:

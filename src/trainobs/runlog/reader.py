@@ -223,6 +223,7 @@ def _began(run_dir: Path) -> int:
 def _open_rank(run_dir: Path, rank: int, files: Mapping[str, Sequence[Path]]) -> RankLog:
     info = _info_of(names.run_file(run_dir, rank))
     host = info.get("host", {}).get("hostname")
+    wall_ns, own_ns = (info.get("clock", {}).get(f"{one}_ns") for one in ("wall", "monotonic"))
     coverage = _coverage_of(info)
     return RankLog(
         rank,
@@ -231,6 +232,7 @@ def _open_rank(run_dir: Path, rank: int, files: Mapping[str, Sequence[Path]]) ->
         phases=phases_of(info),
         counters=counters_of(info),
         host=host,
+        clock_ns=None if None in (wall_ns, own_ns) else wall_ns - own_ns,
         coverage=coverage,
     )
 
