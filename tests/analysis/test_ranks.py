@@ -211,6 +211,19 @@ def test_a_rank_whose_record_is_elsewhere_may_be_the_one_that_is_awaited(tmp_pat
     assert "not known (no steps are at hand of 1 of 3 ranks)" in render(summary)
 
 
+def test_ranks_of_two_jobs_do_not_wait_for_each_other(tmp_path):
+    """As where both began in the same directory in the same moment."""
+    for rank, wait_ns in enumerate((6e8, 1e7)):
+        sink = RunLogSink(tmp_path / "run", rank)
+        facts = {"host": {"hostname": "a"}, "settings": {"job": f"job {rank}"}}
+        sink.begin(info(rank=rank, world_size=2, **facts))
+        sink.write(batch(range(9), step__duration_ns=[SECOND] * 9, ranks__wait_ns=[wait_ns] * 9))
+        sink.end({})
+    run = RunLog.open(tmp_path / "run")
+    assert "not known (they are ranks of several jobs" in render(summarize(run))
+    assert _facts(run).others_wait_ns == {}
+
+
 def test_what_nobody_measured_is_not_known(job):
     summary = job(("a", float("nan"), None), ("a", float("nan"), None))
     assert not summary["straggler"]["known"]

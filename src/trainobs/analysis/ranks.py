@@ -49,6 +49,8 @@ def compare(ranks: Mapping[int, RankLog], world_size: int) -> dict[str, Any]:
     trained = [number for number, row in rows.items() if row["steps"]]
     if len(trained) < 2:
         return {"ranks": rows, "straggler": None}
+    if _of_jobs([ranks[number] for number in trained]) > 1:
+        return {"ranks": rows, "straggler": _unknown(_JOBS)}
     if missing := max(0, world_size - len(trained)):
         return {"ranks": rows, "straggler": _unknown(_MISSING.format(missing, world_size))}
     times = [rows[number]["p50_ns"] for number in trained]
@@ -80,6 +82,8 @@ class CommonSteps(NamedTuple):
 
 def common_steps(one: RankLog, other: RankLog) -> CommonSteps:
     """By the numbers of steps; by epoch and number where a job counts anew in each epoch."""
+    if _of_jobs([one, other]) > 1:
+        return CommonSteps(_NO_ROWS, _NO_ROWS, together=None)
     keys = [one.step(), other.step()]
     if any(map(_repeats, keys)):
         keys = [(rank.epoch().astype(np.int64) << 40) + rank.step() for rank in (one, other)]
@@ -95,6 +99,11 @@ def common_steps(one: RankLog, other: RankLog) -> CommonSteps:
     return CommonSteps(here, there, bool(apart <= 2 * np.percentile(np.diff(begins), 95)))
 
 
+def _of_jobs(ranks: Sequence[RankLog]) -> int:
+    """How many jobs ranks are surely of."""
+    return len({rank.job for rank in ranks} - {None})
+
+
 def _repeats(keys: Rows) -> bool:
     return len(np.unique(keys)) < len(keys)
 
@@ -104,6 +113,7 @@ _NO_ROWS: Rows = np.empty(0, np.int64)
 _READING_NS, _APART_RATIO = 1_000_000, 0.01
 """How far apart two clocks may seem, at least and as a share of the step: they are read in turn."""
 
+_JOBS = "they are ranks of several jobs, which began here at once"
 _MISSING = "no steps are at hand of {} of {} ranks"
 _UNTIMED = "not every rank has timed its steps"
 _APART = "they do not take their steps together"

@@ -35,6 +35,7 @@ class RankLog:
         phases: those with a name of the user's.
         counters: what programs of the user's counted.
         host: name of the node, whose clock is in all times; None where unknown.
+        job: what tells the job from others that wrote to the same place; None where unknown.
         clock_ns: wall clock less CLOCK_MONOTONIC as the run began; None where unknown.
     """
 
@@ -47,6 +48,7 @@ class RankLog:
         phases: Sequence[str] = (),
         counters: Sequence[OwnCounter] = (),
         host: str | None = None,
+        job: str | None = None,
         clock_ns: int | None = None,
         coverage: Coverage | None = None,
     ) -> None:
@@ -58,6 +60,7 @@ class RankLog:
         self.phases = tuple(phases)
         self.counters = tuple(counters)
         self.host = host
+        self.job = job
         self.clock_ns = clock_ns
         self._coverage = coverage or Coverage.whole()
         self._kept: dict[str, dict[str, npt.NDArray[Any]]] = {}

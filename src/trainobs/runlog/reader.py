@@ -14,7 +14,7 @@ from trainobs.core.errors import RunLogError
 from trainobs.core.text import counted
 from trainobs.runlog import schema as names
 from trainobs.runlog.columns import TABLES
-from trainobs.runlog.directory import BESIDE
+from trainobs.runlog.directory import BESIDE, JOB
 from trainobs.runlog.info import cannot_read, counters_of, phases_of, read_info, tables_of
 from trainobs.runlog.rank import RankLog
 
@@ -232,6 +232,7 @@ def _open_rank(run_dir: Path, rank: int, files: Mapping[str, Sequence[Path]]) ->
         phases=phases_of(info),
         counters=counters_of(info),
         host=host,
+        job=info.get("settings", {}).get(JOB),
         clock_ns=None if None in (wall_ns, own_ns) else wall_ns - own_ns,
         coverage=coverage,
     )
