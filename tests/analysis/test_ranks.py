@@ -13,6 +13,7 @@ from trainobs.analysis.ranks import common_steps
 from trainobs.analysis.straggler_parts import longer, told
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.verdicts import _facts
+from trainobs.report import brief
 from trainobs.report.page import render
 from trainobs.runlog.arrivals import ArrivalsSink
 from trainobs.runlog.reader import RunLog
@@ -222,6 +223,19 @@ def test_ranks_of_two_jobs_do_not_wait_for_each_other(tmp_path):
     run = RunLog.open(tmp_path / "run")
     assert "not known (they are ranks of several jobs" in render(summarize(run))
     assert _facts(run).others_wait_ns == {}
+
+
+def test_a_rank_that_was_killed_is_named(tmp_path):
+    for rank in range(3):
+        sink = RunLogSink(tmp_path / "run", rank)
+        sink.begin(info(rank=rank, world_size=3, host={"hostname": "a"}))
+        sink.write(batch(range(5), step__duration_ns=[SECOND] * 5))
+        sink.flush()
+        if rank != 1:
+            sink.end({})
+    summary = summarize(RunLog.open(tmp_path / "run"))
+    assert "  not ended, or killed: rank 1\n" in render(summary)
+    assert "  not ended, or killed: rank 1\n" in brief.render(summary, 0)
 
 
 def test_what_nobody_measured_is_not_known(job):

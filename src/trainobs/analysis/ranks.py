@@ -37,10 +37,10 @@ def compare(ranks: Mapping[int, RankLog], world_size: int) -> dict[str, Any]:
         world_size: how many the job has; of one that is not here nobody knows who waits for it.
 
     Returns:
-        `ranks`: rank -> `host`, `steps`, `p50_ns`, `p95_ns` and `mean_ns` (without the first) of
-        the step, mean of `backward_ns` and of `wait_ns` (as the rank's own kernel counted it), and
-        by arrival at the collectives `most_ratio`, `arrival_wait_ns` and `held_up_ns`; None where
-        unknown.
+        `ranks`: rank -> `host`, `has_ended`, `steps`, `p50_ns`, `p95_ns` and `mean_ns` (without the
+        first) of the step, mean of `backward_ns` and of `wait_ns` (as the rank's own kernel counted
+        it), and by arrival at the collectives `most_ratio`, `arrival_wait_ns` and `held_up_ns`;
+        None where unknown.
         `straggler`: None for a single rank; else `known`, whether it can be told, and `why` not;
         `by` ("arrival" or "waiting"); `rank`, None if nobody is one; `steps` compared; and of the
         straggler `held_up_ns`, `share` of the step and `most_ratio`.
@@ -145,6 +145,7 @@ def _row(log: RankLog) -> Row:
     p50, p95 = np.percentile(steps, (50, 95)).tolist() if steps.size else (None, None)
     return {
         "host": log.host,
+        "has_ended": log.has_ended,
         "steps": int(training.sum()),
         "p50_ns": p50,
         "p95_ns": p95,

@@ -36,6 +36,7 @@ class RankLog:
         counters: what programs of the user's counted.
         host: name of the node, whose clock is in all times; None where unknown.
         job: what tells the job from others that wrote to the same place; None where unknown.
+        has_ended: whether it wrote down how its run ended.
         clock_ns: wall clock less CLOCK_MONOTONIC as the run began; None where unknown.
     """
 
@@ -49,6 +50,7 @@ class RankLog:
         counters: Sequence[OwnCounter] = (),
         host: str | None = None,
         job: str | None = None,
+        has_ended: bool = False,
         clock_ns: int | None = None,
         coverage: Coverage | None = None,
     ) -> None:
@@ -61,6 +63,7 @@ class RankLog:
         self.counters = tuple(counters)
         self.host = host
         self.job = job
+        self.has_ended = has_ended
         self.clock_ns = clock_ns
         self._coverage = coverage or Coverage.whole()
         self._kept: dict[str, dict[str, npt.NDArray[Any]]] = {}

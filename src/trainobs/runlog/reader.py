@@ -233,6 +233,7 @@ def _open_rank(run_dir: Path, rank: int, files: Mapping[str, Sequence[Path]]) ->
         counters=counters_of(info),
         host=host,
         job=info.get("settings", {}).get(JOB),
+        has_ended=info.get("summary") is not None,
         clock_ns=None if None in (wall_ns, own_ns) else wall_ns - own_ns,
         coverage=coverage,
     )
