@@ -295,6 +295,9 @@ def test_other_faults_are_told_by_their_names(tmp_path):
     lines = lines_of(summary_of(loader_bound(tmp_path / "three", end={"outcome": "ok", **lost})))
     told = "a fault of trainobs (ValueError: it broke): 7 steps are not in the run log"
     assert f"Lost: {told}" in lines
+    lost["lost_because"] = {"runlog": "OSError: Writer is closed"}  # no disk
+    lines = lines_of(summary_of(loader_bound(tmp_path / "four", end={"outcome": "ok", **lost})))
+    assert "Lost: refused (Writer is closed): 7 steps are not in the run log" in lines
 
 
 def test_a_killed_run_on_a_disk_that_is_full_says_that_steps_may_be_missing(made):

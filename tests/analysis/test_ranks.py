@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from trainobs.analysis.ranks import common_steps
 from trainobs.analysis.straggler_parts import longer, told
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.verdicts import _facts
+from trainobs.report import brief
 from trainobs.report.page import render
 from trainobs.runlog.arrivals import ArrivalsSink
 from trainobs.runlog.reader import RunLog
@@ -182,6 +184,58 @@ def test_it_is_said_why_arrivals_do_not_tell(job):
     unknown = float("nan")
     nodes = job(("a", unknown, 0), ("b", unknown, SECOND // 4))["straggler"]["why"]
     assert nodes.startswith("ranks are on several nodes, whose clocks differ, and not every rank")
+
+
+@pytest.mark.parametrize(("apart_ns", "known"), [(9_000_000, True), (SECOND // 4, False)])
+def test_nodes_of_one_name_are_told_apart_by_their_clocks(tmp_path, apart_ns, known):
+    """As containers have; the second booted earlier, and comes to everything later by its clock."""
+    for rank in range(2):
+        sink = RunLogSink(tmp_path / "run", rank)
+        clock = {"wall_ns": 5 * SECOND, "monotonic_ns": SECOND + rank * apart_ns, "boot_ns": 0}
+        facts = info(rank=rank, world_size=2, host={"hostname": "a"})
+        sink.begin(replace(facts, clock=clock))
+        sink.write(batch(range(5), step__duration_ns=[SECOND] * 5))
+        sink.end({})
+        rows = [(0, i, (2 + i) * SECOND + rank * apart_ns, 1, 8, 8) for i in range(6)]
+        ArrivalsSink(tmp_path / "run", rank, lambda at_once, rows=rows: rows).end({})
+    summary = summarize(RunLog.open(tmp_path / "run"))
+    assert (summary["straggler"]["known"], summary["straggler"]["rank"]) == (known, None)
+    assert known or "not known (their clocks differ, or were set as they began" in render(summary)
+
+
+def test_a_rank_whose_record_is_elsewhere_may_be_the_one_that_is_awaited(tmp_path, job):
+    """As on a node that writes to a disk of its own."""
+    assert job(("a", 8e8, 0), ("a", 4e8, 4), ("a", 0, SECOND // 2))["straggler"]["rank"] == 2
+    shutil.rmtree(tmp_path / "run" / "rank=2")
+    summary = summarize(RunLog.open(tmp_path / "run"))
+    assert not summary["straggler"]["known"]
+    assert "not known (no steps are at hand of 1 of 3 ranks)" in render(summary)
+
+
+def test_ranks_of_two_jobs_do_not_wait_for_each_other(tmp_path):
+    """As where both began in the same directory in the same moment."""
+    for rank, wait_ns in enumerate((6e8, 1e7)):
+        sink = RunLogSink(tmp_path / "run", rank)
+        facts = {"host": {"hostname": "a"}, "settings": {"job": f"job {rank}"}}
+        sink.begin(info(rank=rank, world_size=2, **facts))
+        sink.write(batch(range(9), step__duration_ns=[SECOND] * 9, ranks__wait_ns=[wait_ns] * 9))
+        sink.end({})
+    run = RunLog.open(tmp_path / "run")
+    assert "not known (they are ranks of several jobs" in render(summarize(run))
+    assert _facts(run).others_wait_ns == {}
+
+
+def test_a_rank_that_was_killed_is_named(tmp_path):
+    for rank in range(3):
+        sink = RunLogSink(tmp_path / "run", rank)
+        sink.begin(info(rank=rank, world_size=3, host={"hostname": "a"}))
+        sink.write(batch(range(5), step__duration_ns=[SECOND] * 5))
+        sink.flush()
+        if rank != 1:
+            sink.end({})
+    summary = summarize(RunLog.open(tmp_path / "run"))
+    assert "  not ended, or killed: rank 1\n" in render(summary)
+    assert "  not ended, or killed: rank 1\n" in brief.render(summary, 0)
 
 
 def test_what_nobody_measured_is_not_known(job):

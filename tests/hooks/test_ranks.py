@@ -39,6 +39,22 @@ def test_without_a_process_group_there_is_no_job():
     assert (job.waits_on_host(), job.store("x"), job.arrivals()) == (False, None, [])
 
 
+def test_jobs_are_told_apart_by_what_started_them(monkeypatch):
+    def name(**variables: str) -> str:
+        with monkeypatch.context() as only:
+            for variable in distributed._LAUNCHED:
+                only.delenv(variable, raising=False)
+            for variable, value in variables.items():
+                only.setenv(variable, value)
+            return TorchJob().name()
+
+    told = [{}, {"MASTER_PORT": "1"}, {"MASTER_PORT": "2"}, {"SLURM_JOB_ID": "1"}]
+    assert len({name(**variables) for variables in told}) == 4
+    assert name(MASTER_PORT="1") == name(MASTER_PORT="1", RANK="3", LOCAL_RANK="1")
+    parts = [{"SLURM_JOB_ID": number, "SLURM_HET_SIZE": "2"} for number in "78"]
+    assert name(**parts[0]) == name(**parts[1])
+
+
 @needs.recorder
 def test_each_collective_is_told_once_with_the_time_it_was_asked_for(group):
     job = TorchJob()

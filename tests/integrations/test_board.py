@@ -103,6 +103,19 @@ def test_an_event_file_that_shrinks_while_it_is_read_does_not_end_the_process(tm
     assert counting.returncode == 0
 
 
+def test_points_go_on_in_another_file_where_the_owner_closes_one_amid_the_run(tmp_path):
+    """As Lightning does on SLURM's signal, before it has the job requeued."""
+    with SummaryWriter(tmp_path) as writer:
+        ours = sink(SummaryWriterEvents(writer))
+        ours.write(steps(0))
+        ours.flush()
+        writer.close()
+        ours.write(steps(4))
+        ours.end({})
+    with opened("python", tmp_path) as read:
+        assert list(points(read, ".", "trainobs/step/duration_ms")) == list(range(8))
+
+
 def test_where_the_files_are_elsewhere_nothing_is_laid_out(tmp_path):
     with SummaryWriter(tmp_path) as writer:
         events = SummaryWriterEvents(writer)

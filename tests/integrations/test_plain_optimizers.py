@@ -154,6 +154,16 @@ def test_a_run_that_ends_within_an_optimizers_step_leaves_it_alone(
     assert len(told()) == (how == "fault")
 
 
+def test_a_rank_that_was_taken_for_a_job_of_its_own_is_told(
+    tmp_path: Path, untold: None, told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with observe(run_dir=tmp_path / "run", probes="off") as obs:
+        monkeypatch.setenv("RANK", "1")  # as a process group that is made here
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        each(obs, Model())
+    assert told() == ["trainobs took rank 1 of 2 for a job of its own"]
+
+
 def test_a_long_one_is_told(
     tmp_path: Path, untold: None, told: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:

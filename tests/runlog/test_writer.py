@@ -238,7 +238,7 @@ def test_a_claim_is_made_once_and_a_sink_begins_in_it(tmp_path):
 
 def test_a_claim_that_another_makes_first_is_passed_over(tmp_path, monkeypatch):
     claim(tmp_path / "run", 0)
-    monkeypatch.setattr(directory, "_is_free", lambda run_dir, rank: True)
+    monkeypatch.setattr(directory, "_is_free", lambda run_dir, rank, job: True)
     assert claim(tmp_path / "run", 0) == tmp_path / "run-2"
 
 

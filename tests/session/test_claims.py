@@ -14,6 +14,7 @@ import pytest
 
 from tests import warm
 from trainobs.core.errors import ProbeError, SettingError
+from trainobs.hooks.distributed import TorchJob
 from trainobs.probes import shared
 from trainobs.runlog import directory
 from trainobs.runlog.reader import RunLog
@@ -75,6 +76,27 @@ def test_sessions_that_run_side_by_side_share_no_directory(tmp_path: Path) -> No
     second.stop()
 
 
+def test_ranks_of_two_jobs_that_begin_at_once_go_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first job rank 1 comes first, and of the second rank 0."""
+    sessions, places = [], {}
+    for job, rank in (("first", 1), ("second", 0), ("first", 0), ("second", 1)):
+        monkeypatch.setenv("MASTER_PORT", job)
+        of = {"rank": rank, "world_size": 2, "job": TorchJob()}
+        session, place = open_session(OFF, tmp_path / "run", log_every_n_steps=1, **of)
+        sessions.append(session)
+        places[job, rank] = place.name
+    for session in sessions:
+        session.stop()
+    assert places == {
+        ("first", 0): "run",
+        ("first", 1): "run",
+        ("second", 0): "run-2",
+        ("second", 1): "run-2",
+    }
+
+
 def test_the_directory_is_claimed_before_the_run_log_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +117,10 @@ def test_a_session_that_cannot_begin_gives_its_directory_back(
     monkeypatch.setattr(shared, "KERNEL_BTF", tmp_path / "missing")
     with pytest.raises(ProbeError):
         open_session(Settings.parse(["sched"]), tmp_path / "run", log_every_n_steps=1)
+    assert not (tmp_path / "run").exists()
+    of = {"rank": 1, "world_size": 2, "job": TorchJob()}
+    with pytest.raises(ProbeError):
+        open_session(Settings.parse(["sched"]), tmp_path / "run", log_every_n_steps=1, **of)
     assert not (tmp_path / "run").exists()
 
 

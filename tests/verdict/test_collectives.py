@@ -33,8 +33,27 @@ def test_collectives_take_their_time_out_of_computation():
     assert late.cause is Cause.STRAGGLER
     assert late.advice is not None
     assert late.advice.text.startswith("look at rank 3, which waits least")
+    staggered = replace(ranks, world_size=3, others_wait_ns={1: 35 * MS, 2: 2 * MS})
+    late = verdict_on(staggered, ranks__wait_ns=60 * MS)
+    assert late.cause is Cause.STRAGGLER
+    assert late.advice is not None
+    assert late.advice.gain[0] == pytest.approx(1 / (1 - 0.33 / 2))  # for rank 1 they wait as well
     alike = replace(ranks, others_wait_ns={1: 50 * MS})
     assert verdict_on(alike, ranks__wait_ns=60 * MS).cause is None
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        {1: 2 * MS, 2: 58 * MS, 3: 1 * MS},  # pairs: rank 0 waits for 1, and rank 2 for 3
+        {1: 2 * MS, 2: 58 * MS},  # of rank 3 nothing is at hand
+    ],
+)
+def test_no_rank_is_named_where_the_one_that_is_awaited_may_be_another(waits):
+    ranks = replace(TWO_CPUS, world_size=4, others_wait_ns=waits)
+    verdict = verdict_on(ranks, ranks__wait_ns=60 * MS)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.COMMUNICATION, None)
+    assert verdict.advice is None
 
 
 def off_cpu(ns, **sleeps):

@@ -119,7 +119,7 @@ def facts(run: RunLog) -> dict[str, Any]:
         _BATCHES: work.usual,
         _ANEW: known.has_new_loaders if known.workers else None,
         "torch_threads": settings.get("torch_threads"),
-        "cpus": known.usable_cpus,
+        "cpus": None if known.usable_cpus is None else round(known.usable_cpus, 2),
         "world_size": known.world_size,
         "gpu": run.info.get("gpu", {}).get("name"),
         "host": host.get("hostname"),

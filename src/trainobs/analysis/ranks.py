@@ -29,14 +29,18 @@ COMPARED = (_STEP, _BACKWARD, _WAIT)
 """Metrics that are looked at."""
 
 
-def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
+def compare(ranks: Mapping[int, RankLog], world_size: int) -> dict[str, Any]:
     """Steps and waits of every rank, and who made whom wait.
 
+    Args:
+        ranks: those whose logs are at hand.
+        world_size: how many the job has; of one that is not here nobody knows who waits for it.
+
     Returns:
-        `ranks`: rank -> `host`, `steps`, `p50_ns`, `p95_ns` and `mean_ns` (without the first) of
-        the step, mean of `backward_ns` and of `wait_ns` (as the rank's own kernel counted it), and
-        by arrival at the collectives `most_ratio`, `arrival_wait_ns` and `held_up_ns`; None where
-        unknown.
+        `ranks`: rank -> `host`, `has_ended`, `steps`, `p50_ns`, `p95_ns` and `mean_ns` (without the
+        first) of the step, mean of `backward_ns` and of `wait_ns` (as the rank's own kernel counted
+        it), and by arrival at the collectives `most_ratio`, `arrival_wait_ns` and `held_up_ns`;
+        None where unknown.
         `straggler`: None for a single rank; else `known`, whether it can be told, and `why` not;
         `by` ("arrival" or "waiting"); `rank`, None if nobody is one; `steps` compared; and of the
         straggler `held_up_ns`, `share` of the step and `most_ratio`.
@@ -45,6 +49,10 @@ def compare(ranks: Mapping[int, RankLog]) -> dict[str, Any]:
     trained = [number for number, row in rows.items() if row["steps"]]
     if len(trained) < 2:
         return {"ranks": rows, "straggler": None}
+    if _of_jobs([ranks[number] for number in trained]) > 1:
+        return {"ranks": rows, "straggler": _unknown(_JOBS)}
+    if missing := max(0, world_size - len(trained)):
+        return {"ranks": rows, "straggler": _unknown(_MISSING.format(missing, world_size))}
     times = [rows[number]["p50_ns"] for number in trained]
     step_ns = 0.0 if None in times else float(np.median(times))
     if not step_ns:
@@ -74,6 +82,8 @@ class CommonSteps(NamedTuple):
 
 def common_steps(one: RankLog, other: RankLog) -> CommonSteps:
     """By the numbers of steps; by epoch and number where a job counts anew in each epoch."""
+    if _of_jobs([one, other]) > 1:
+        return CommonSteps(_NO_ROWS, _NO_ROWS, together=None)
     keys = [one.step(), other.step()]
     if any(map(_repeats, keys)):
         keys = [(rank.epoch().astype(np.int64) << 40) + rank.step() for rank in (one, other)]
@@ -89,16 +99,27 @@ def common_steps(one: RankLog, other: RankLog) -> CommonSteps:
     return CommonSteps(here, there, bool(apart <= 2 * np.percentile(np.diff(begins), 95)))
 
 
+def _of_jobs(ranks: Sequence[RankLog]) -> int:
+    """How many jobs ranks are surely of."""
+    return len({rank.job for rank in ranks} - {None})
+
+
 def _repeats(keys: Rows) -> bool:
     return len(np.unique(keys)) < len(keys)
 
 
 _NO_ROWS: Rows = np.empty(0, np.int64)
 
+_READING_NS, _APART_RATIO = 1_000_000, 0.01
+"""How far apart two clocks may seem, at least and as a share of the step: they are read in turn."""
+
+_JOBS = "they are ranks of several jobs, which began here at once"
+_MISSING = "no steps are at hand of {} of {} ranks"
 _UNTIMED = "not every rank has timed its steps"
 _APART = "they do not take their steps together"
 _FEW = "they have too few steps in common"
 _CLOCKS = "ranks are on several nodes, whose clocks differ"
+_OFFSETS = "their clocks differ, or were set as they began"
 _UNMET = "too few collectives of all ranks are recorded"
 _WENT_ON = "a rank came early to collectives and went on"
 _UNMEASURED = "and not every rank knows how long it waited"
@@ -124,6 +145,7 @@ def _row(log: RankLog) -> Row:
     p50, p95 = np.percentile(steps, (50, 95)).tolist() if steps.size else (None, None)
     return {
         "host": log.host,
+        "has_ended": log.has_ended,
         "steps": int(training.sum()),
         "p50_ns": p50,
         "p95_ns": p95,
@@ -147,6 +169,8 @@ def _by_arrival(
     """Not known where arrivals do not tell, or do not go with how long ranks slept."""
     if len({ranks[number].host for number in trained}) > 1 or not rows[trained[0]]["host"]:
         return _unknown(_CLOCKS)
+    if _clocks_differ([ranks[number].clock_ns for number in trained], step_ns):
+        return _unknown(_OFFSETS)
     first = ranks[trained[0]]
     met = meetings([ranks[number].arrivals() for number in trained])
     late = lateness(met, first.start_ns()[first.step() != SETUP], step_ns)
@@ -165,6 +189,16 @@ def _by_arrival(
         found |= {name: rows[number][name] for name in ("held_up_ns", "most_ratio")}
         found["rank"] = number
     return found
+
+
+def _clocks_differ(clocks_ns: Sequence[int | None], step_ns: float) -> bool:
+    """Whether the clocks of ranks are apart by more than nobody would take for a wait.
+
+    Containers of several nodes may have one name, and time namespaces have clocks of their own.
+    Nodes keep one wall clock, but not the moment at which they booted.
+    """
+    known = [clock for clock in clocks_ns if clock is not None]
+    return bool(known) and max(known) - min(known) > max(_READING_NS, _APART_RATIO * step_ns)
 
 
 def _is_news(waiting: Row, rows: Mapping[int, Row], trained: Sequence[int]) -> bool:

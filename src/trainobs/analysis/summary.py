@@ -176,7 +176,7 @@ def _summary(run: RunLog, rank: RankLog) -> dict[str, Any]:
 
 
 def _compared(run: RunLog) -> dict[str, Any]:
-    found = compare(run.ranks)
+    found = compare(run.ranks, run.info.get("world_size", 1))
     late = (found["straggler"] or {}).get("rank")
     if late is not None:
         waits = {

@@ -6,6 +6,7 @@ collective or a key of anybody else, and all of it may be missing: then other ra
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import sys
@@ -37,6 +38,10 @@ slows or hastens the wall clock by 0.05 % at most. What is more is a step of it.
 
 GROUPS = 1 << 16
 """Groups of a job until it takes them away: torch then numbers others anew."""
+
+
+_LAUNCHED = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID")
+"""Variables that are the same for all ranks of a job, and others of one that runs beside it."""
 
 
 class Arrival(NamedTuple):
@@ -93,6 +98,14 @@ class TorchJob:
         self._base = 0
         self._waits_on_host = False
         self._offset = time.monotonic_ns(), _wall_offset_ns()
+
+    def name(self) -> str:
+        """What tells this job from others that write to the same place, as far as it is known."""
+        names = set(_LAUNCHED)
+        if "SLURM_HET_SIZE" in os.environ:  # its parts have numbers of their own
+            names.remove("SLURM_JOB_ID")
+        told = [f"{name}={os.environ[name]}" for name in sorted(names & os.environ.keys())]
+        return hashlib.sha256("\0".join(told).encode(errors="replace")).hexdigest()[:16]
 
     def waits_on_host(self) -> bool:
         """Whether all collectives are gloo's, in which the thread that waits sleeps.

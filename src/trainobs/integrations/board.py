@@ -20,8 +20,8 @@ class SummaryWriterEvents:
     """
 
     def __init__(self, summary_writer: Any) -> None:
-        self._events = summary_writer._get_file_writer()
-        self._directory = Path(self._events.get_logdir())
+        self._writer = summary_writer
+        self._directory = Path(summary_writer._get_file_writer().get_logdir())
         self._layouts = 0
 
     def add_event(self, event: protos.Event) -> None:
@@ -32,11 +32,13 @@ class SummaryWriterEvents:
             if self._layouts_there() != self._layouts:
                 return
             self._layouts += 1
-        self._events.event_writer.add_event(event)
+        # Asked for each time: its owner may close the file amid the run, as Lightning does before
+        # it has SLURM requeue the job, and go on with another one.
+        self._writer._get_file_writer().event_writer.add_event(event)
 
     def flush(self) -> None:
         """Make what was taken so far visible."""
-        self._events.flush()
+        self._writer._get_file_writer().flush()
 
     def close(self) -> None:
         """Flush: the file stays open for its owner."""

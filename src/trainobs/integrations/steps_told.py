@@ -1,4 +1,4 @@
-"""What a user is told of the steps of a loop that marks none, at its end."""
+"""What a user is told of the steps of a loop that marks none, and of its ranks, at its end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trainobs.core.records import SETUP
 from trainobs.core.text import counted, duration, percent
+from trainobs.hooks.distributed import rank_and_size
 from trainobs.integrations.found_steps import OptimizerSteps
 from trainobs.integrations.user_warnings import warn_once
 from trainobs.session.ending import tell_no_step
@@ -29,6 +30,15 @@ def tell_if_none(session: Session, settings: Settings, run_dir: Path | None) -> 
         tell_no_step(run_dir)
 
 
+def _tell_of_rank(session: Session) -> None:
+    """After a run of one rank that was taken for a job of its own."""
+    rank, size = rank_and_size()
+    if session.info.world_size == 1 < size:
+        failed = f"trainobs took rank {rank} of {size} for a job of its own"
+        found = "the process group was made after `observe()`, and no `RANK` was set"
+        warn_once(failed, found, "make the process group first", kind=found)
+
+
 def _has_steps(clock: StepClock) -> bool:
     return clock.step != SETUP and not clock.no_steps
 
@@ -40,6 +50,7 @@ def tell_of_steps(session: Session, optimizers: OptimizerSteps | None) -> None:
         session: of the loop.
         optimizers: what ended its steps; None where it marked them.
     """
+    _tell_of_rank(session)
     clock = session.clock
     fetches, last_ns = clock.fetches, clock.goes_on_ns
     if not _has_steps(clock):

@@ -12,7 +12,7 @@ from trainobs.core.labels import SHORT, label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
 from trainobs.report.loaders import DID
-from trainobs.report.rank_rows import late_because, straggler_told
+from trainobs.report.rank_rows import late_because, straggler_told, unended
 from trainobs.report.rows import statement
 
 _WAIT = "loader/wait_ns"
@@ -306,6 +306,8 @@ def _ranks(summary: dict[str, Any]) -> Iterator[str]:
         told += f"; median steps {duration(timed[fast])} (rank {fast}) to {duration(timed[slow])}"
         told += f" (rank {slow})"
     yield told
+    if without_end := unended(summary):
+        yield f"  {without_end}"
     yield "  " + "; ".join((straggler_told(summary), *late_because(summary)))
 
 

@@ -84,8 +84,10 @@ def _because(why: str) -> str:
     code, _, text = why.partition(": ")
     if code in _FULL:
         return "the disk was full: "
-    if code in (*errno.errorcode.values(), "OSError"):
+    if code in errno.errorcode.values():
         return f"the disk refused ({text or code}): "
+    if code == "OSError":  # raised by no call of the system
+        return f"refused ({text or code}): "
     return f"a fault of trainobs ({why}): " if why else ""
 
 

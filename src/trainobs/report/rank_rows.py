@@ -9,6 +9,7 @@ from trainobs.core.text import counted, duration, percent
 from trainobs.report.rows import or_unknown, paragraph, row
 
 _RANK = 22
+_NAMED = 8
 _RANKS = 16
 """Ranks on the page: the one that others wait for, then the slowest."""
 
@@ -29,7 +30,20 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
         yield row(f"  rank {rank}", str(one["steps"]), *times, *others, width=_RANK)
     if len(ranks) > _RANKS:
         yield f"  and {counted(len(ranks) - _RANKS, 'more rank')}"
+    if without_end := unended(summary):
+        yield f"  {without_end}"
     yield from _straggler(summary)
+
+
+def unended(summary: Mapping[str, Any]) -> str:
+    """The ranks that were killed, of a run that has ended; their last steps may be missing."""
+    ended = {rank: one["has_ended"] for rank, one in summary["ranks"].items()}
+    if not any(ended.values()) or all(ended.values()):
+        return ""
+    left = [str(rank) for rank, has_ended in ended.items() if not has_ended]
+    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    which = "rank" if len(left) == 1 else "ranks"
+    return f"not ended, or killed: {which} {', '.join(left[:_NAMED])}{more}"
 
 
 def straggler_told(summary: Mapping[str, Any]) -> str:

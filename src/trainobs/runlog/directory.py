@@ -5,16 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from trainobs.core.errors import RunLogError
+from trainobs.core.files import open_regular
 from trainobs.runlog.info import read_info
 from trainobs.runlog.schema import RUN_FILE, rank_dir
 
 BESIDE = "beside"
 """Setting in `run.json` of a run that did not get the directory it was to have: its name."""
+
+JOB = "job"
+"""Setting of each rank of several: what tells its job from others that write to the same place."""
+
+_JOB_FILE = ".job"
+"""Has the same, and is made by the rank that comes first."""
+
+_NAME_BYTES = 64
+_LOOKS, _LOOK_S = 10, 0.01
 
 TRIAL_BYTES = 1 << 16
 """What a run writes as it begins, and some more."""
@@ -23,21 +34,22 @@ LAST_NAME = 10_000
 """Number in the last name that is tried for a run directory: some 0.1 s on a local disk."""
 
 
-def next_free(run_dir: Path, rank: int) -> Path:
+def next_free(run_dir: Path, rank: int, job: str = "") -> Path:
     """`run_dir`, or the first of `run_dir-2`, `run_dir-3`, ... in which `rank` can begin a run.
 
     The ranks of a job ask without talking to each other, and agree: each passes over directories
-    that hold itself already, or a run that has ended. They can disagree only if an earlier job was
-    killed there before all its ranks had begun, or if two jobs begin at once; a directory of its
-    own for each job rules that out.
+    that hold itself already, a run that has ended, or ranks of a job that has another name. They
+    can disagree only where jobs have the same name: if an earlier one was killed there before all
+    its ranks had begun, or if two begin at once. A directory of its own for each job rules that
+    out.
 
     Raises:
         OSError: a directory cannot be read, or too many are taken.
     """
-    return next(path for path in _names(run_dir) if _is_free(path, rank))
+    return next(path for path in _names(run_dir) if _is_free(path, rank, job))
 
 
-def claim(run_dir: Path, rank: int) -> Path:
+def claim(run_dir: Path, rank: int, job: str = "") -> Path:
     """Make the directory of `rank` in the run directory that `next_free` names, and return that.
 
     Of jobs that begin at the same moment only one makes it; the others go on to the next name. Such
@@ -46,7 +58,8 @@ def claim(run_dir: Path, rank: int) -> Path:
     Raises:
         OSError: a directory cannot be read or made, or too many are taken.
     """
-    return next(path for path in _names(run_dir) if _is_free(path, rank) and _make(path, rank))
+    names = (path for path in _names(run_dir) if _is_free(path, rank, job))
+    return next(path for path in names if _make(path, rank, job))
 
 
 def try_to_write(run_dir: Path, rank: int) -> None:
@@ -78,6 +91,8 @@ def give_back(run_dir: Path, rank: int) -> None:
     """Undo `claim` for a run that did not begin; what is in use, or not empty, stays."""
     with suppress(OSError):
         rank_dir(run_dir, rank).rmdir()
+        if [path.name for path in run_dir.iterdir()] == [_JOB_FILE]:
+            (run_dir / _JOB_FILE).unlink()
         run_dir.rmdir()
 
 
@@ -89,8 +104,10 @@ def _names(run_dir: Path) -> Iterator[Path]:
     raise FileExistsError(errno.EEXIST, f"so are {LAST_NAME:,} names like it", str(run_dir))
 
 
-def _make(run_dir: Path, rank: int) -> bool:
+def _make(run_dir: Path, rank: int, job: str) -> bool:
     run_dir.mkdir(parents=True, exist_ok=True)
+    if job and not _joins(run_dir, job):
+        return False
     try:
         rank_dir(run_dir, rank).mkdir()
     except FileExistsError:
@@ -120,8 +137,10 @@ def _uid_in(directory: Path) -> int | None:
     return uid
 
 
-def _is_free(run_dir: Path, rank: int) -> bool:
+def _is_free(run_dir: Path, rank: int, job: str) -> bool:
     if os.path.lexists(rank_dir(run_dir, rank)) or _is_foreign(run_dir):
+        return False
+    if job and _job_in(run_dir) not in ("", job):
         return False
     if not os.path.lexists(run_dir / RUN_FILE):
         return True
@@ -129,3 +148,27 @@ def _is_free(run_dir: Path, rank: int) -> bool:
         return rank > 0 and read_info(run_dir / RUN_FILE).get("summary") is None
     except RunLogError:
         return False  # not a run of ours, so not a place for one either
+
+
+def _joins(run_dir: Path, job: str) -> bool:
+    """Whether a directory is of this job: of the one that comes to it first."""
+    file = run_dir / _JOB_FILE
+    try:
+        with open(file, "x") as own:
+            own.write(job)
+        return True
+    except FileExistsError:
+        return _job_in(run_dir) in ("", job)
+
+
+def _job_in(run_dir: Path) -> str:
+    """Name of the job that a directory is of; empty where none tells."""
+    found = ""
+    with suppress(OSError):
+        for _ in range(_LOOKS):
+            with open_regular(run_dir / _JOB_FILE) as file:
+                found = file.read(_NAME_BYTES).decode(errors="replace")
+            if found:
+                break
+            time.sleep(_LOOK_S)  # whoever made it has yet to write into it
+    return found

@@ -59,6 +59,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "counters.*.probe": (str,),
     "settings": (dict,),
     "settings.loader_workers": (int, NoneType),
+    "settings.job": (str,),
     "settings.steps": (str,),
     "settings.no_step": (str,),
     "settings.attached": (dict,),

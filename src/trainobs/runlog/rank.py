@@ -35,6 +35,9 @@ class RankLog:
         phases: those with a name of the user's.
         counters: what programs of the user's counted.
         host: name of the node, whose clock is in all times; None where unknown.
+        job: what tells the job from others that wrote to the same place; None where unknown.
+        has_ended: whether it wrote down how its run ended.
+        clock_ns: wall clock less CLOCK_MONOTONIC as the run began; None where unknown.
     """
 
     def __init__(
@@ -46,6 +49,9 @@ class RankLog:
         phases: Sequence[str] = (),
         counters: Sequence[OwnCounter] = (),
         host: str | None = None,
+        job: str | None = None,
+        has_ended: bool = False,
+        clock_ns: int | None = None,
         coverage: Coverage | None = None,
     ) -> None:
         self.rank = rank
@@ -56,6 +62,9 @@ class RankLog:
         self.phases = tuple(phases)
         self.counters = tuple(counters)
         self.host = host
+        self.job = job
+        self.has_ended = has_ended
+        self.clock_ns = clock_ns
         self._coverage = coverage or Coverage.whole()
         self._kept: dict[str, dict[str, npt.NDArray[Any]]] = {}
         self._columns = {

@@ -14,7 +14,7 @@ from trainobs.core.errors import RunLogError, shown
 from trainobs.core.text import counted
 from trainobs.runlog import schema as names
 from trainobs.runlog.columns import TABLES
-from trainobs.runlog.directory import BESIDE
+from trainobs.runlog.directory import BESIDE, JOB
 from trainobs.runlog.info import cannot_read, counters_of, phases_of, read_info, tables_of
 from trainobs.runlog.rank import RankLog
 
@@ -223,6 +223,7 @@ def _began(run_dir: Path) -> int:
 def _open_rank(run_dir: Path, rank: int, files: Mapping[str, Sequence[Path]]) -> RankLog:
     info = _info_of(names.run_file(run_dir, rank))
     host = info.get("host", {}).get("hostname")
+    wall_ns, own_ns = (info.get("clock", {}).get(f"{one}_ns") for one in ("wall", "monotonic"))
     coverage = _coverage_of(info)
     return RankLog(
         rank,
@@ -231,6 +232,9 @@ def _open_rank(run_dir: Path, rank: int, files: Mapping[str, Sequence[Path]]) ->
         phases=phases_of(info),
         counters=counters_of(info),
         host=host,
+        job=info.get("settings", {}).get(JOB),
+        has_ended=info.get("summary") is not None,
+        clock_ns=None if None in (wall_ns, own_ns) else wall_ns - own_ns,
         coverage=coverage,
     )
 

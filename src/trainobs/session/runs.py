@@ -19,6 +19,7 @@ from trainobs.runlog.arrivals import ArrivalsSink, Row
 from trainobs.runlog.counts import SavedCounts
 from trainobs.runlog.directory import (
     BESIDE,
+    JOB,
     claim,
     give_back,
     next_free,
@@ -46,6 +47,9 @@ _NEVER = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 class Job(Protocol):
     """What is asked of the job that this process is a rank of."""
+
+    def name(self) -> str:
+        """What tells it from others that write to the same place; "" where nothing does."""
 
     def waits_on_host(self) -> bool:
         """Whether the training thread sleeps while it waits in a collective."""
@@ -101,11 +105,13 @@ def open_session(
     """
     _look_for_packages()
     others = job if world_size > 1 else None
+    name = others.name() if others else ""
     points = _Points(log_every_n_steps, first_step, settings.tensorboard == "all")
     tells = rank == 0 and not settings.quiet and not settings.unasked
     with ExitStack() as undo:
         refuses = settings.run_dir is not None
-        run_dir, place, claimed = _place(run_dir, rank, world_size, refuses, undo)
+        of = (rank, world_size, name)
+        run_dir, place, claimed = _place(run_dir, of, refuses, undo)
         # Absolute, since a writer process has another working directory.
         home, asked = place.absolute(), run_dir.absolute()
         lookups = LookupWatch(home)
@@ -125,21 +131,23 @@ def open_session(
             at_end = partial(tell_end, home, asked) if tells else tell_nobody
             counts = SavedCounts(home, rank) if process_is_wanted() else lookups.counts
             sinks.append(TensorBoardSink(board, *points, counts, at_end))
+        # From its beginning, for a run that is killed.
+        noted = {JOB: name} if name else {}
+        noted |= {BESIDE: run_dir.name} if place != run_dir else {}
         session = Session(
             settings,
             SinkRouter(sinks, sources, events),
             rank=rank,
             world_size=world_size,
+            noted=noted,
             accelerator=accelerator,
             lookups=lookups,
             files=files,
             waits_on_host=others.waits_on_host if others else lambda: False,
         )
         undo.callback(session.stop, "not begun")
-        if place != run_dir:
-            session.info.settings[BESIDE] = run_dir.name
-            if tells:
-                tell_place(place, run_dir)
+        if place != run_dir and tells:
+            tell_place(place, run_dir)
         undo.pop_all()
     return session, place
 
@@ -172,18 +180,21 @@ def _ranks(job: Job, rank: int, world_size: int, points: _Points) -> RanksSink:
 
 
 def _place(
-    run_dir: Path, rank: int, world_size: int, refuses: bool, undo: ExitStack
+    run_dir: Path, of: tuple[int, int, str], refuses: bool, undo: ExitStack
 ) -> tuple[Path, Path, bool]:
     """Where the run was to go, the directory for it, and whether that is claimed.
+
+    `of` has the rank, the number of ranks and the name of the job.
 
     Not before its disk lets us. Here, and not when the run log begins in the observer's thread: a
     job that begins at the same moment would choose the same one meanwhile, and TensorBoard's
     events have to go there as well.
     """
+    rank, world_size, name = of
     try:
         if refuses:
             refuse_foreign(run_dir)
-        place = claim(run_dir, rank)
+        place = claim(run_dir, rank, name)
         undo.callback(give_back, place, rank)
         if refuses:
             try_to_write(place, rank)
@@ -207,5 +218,5 @@ def _place(
                 )
                 return place, place, True
     with suppress(OSError):  # the run log will meet the same, tell of it and try again
-        return run_dir, next_free(run_dir, rank), False
+        return run_dir, next_free(run_dir, rank, name), False
     return run_dir, run_dir, False

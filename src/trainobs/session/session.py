@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from traceback import clear_frames
+from typing import Any
 
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.another_thread import in_another_thread
@@ -68,6 +69,7 @@ class Session:
         *,
         rank: int = 0,
         world_size: int = 1,
+        noted: Mapping[str, object] | None = None,
         accelerator: Accelerator | None = None,
         lookups: LookupWatch | None = None,
         files: FileWatch | None = None,
@@ -83,8 +85,9 @@ class Session:
         self._lookups = lookups or LookupWatch()
         self.look_at_end = self._lookups.look_at_end  # at a model that has no tables yet
         calls: SinkDispatcher = sinks if isinstance(sinks, SinkRouter) else Deliveries(sinks)
+        told = {"rank": rank, "world_size": world_size, "settings": dict(noted or {})}
         try:
-            self._begin(settings, opening, calls, rank, world_size, accelerator, waits_on_host)
+            self._begin(settings, opening, calls, told, accelerator, waits_on_host)
         except BaseException:
             self._machine.close()
             _surely(opening.undo)
@@ -95,8 +98,7 @@ class Session:
         settings: Settings,
         opening: Opening,
         calls: SinkDispatcher,
-        rank: int,
-        world_size: int,
+        told: Mapping[str, Any],
         accelerator: Accelerator | None,
         waits_on_host: Callable[[], bool],
     ) -> None:
@@ -112,8 +114,7 @@ class Session:
         self.level = "ebpf" if sees_calls else "procfs" if self._host else "timing"
         self.info = RunInfo(
             level=self.level,
-            rank=rank,
-            world_size=world_size,
+            **told,
             host={**host_facts(), "step_clock": LANGUAGE},
             clock=clocks(),
             capabilities={

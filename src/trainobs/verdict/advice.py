@@ -11,7 +11,7 @@ from trainobs.replay.changes import MOST_WORKERS, Change
 from trainobs.replay.predict import Replay
 from trainobs.replay.workers import HAND_NS_PER_BYTE
 from trainobs.verdict import metric_names as names
-from trainobs.verdict.causes import kernels_share
+from trainobs.verdict.causes import awaited_alone, kernels_share
 from trainobs.verdict.cpus import free_cpus, taken_by_others
 from trainobs.verdict.handover import handed_over
 from trainobs.verdict.parts import Situation, known
@@ -219,11 +219,6 @@ def _part(kind: VerdictKind) -> Callable[[Situation], float]:
     return lambda now: known(now.parts.part[kind])
 
 
-def _late(now: Situation) -> float:
-    waits = now.facts.others_wait_ns.values()
-    return known(now.parts.part[VerdictKind.COMMUNICATION]) - min(waits, default=0.0)
-
-
 def _of_threads(now: Situation) -> float:
     """What is saved without their Python, even if that makes the batches: these take its time."""
     left = now.parts.step - known(now.ns("sched/thread_cpu_ns"))
@@ -274,7 +269,7 @@ _SHARES: dict[tuple[VerdictKind, Cause | None], _Rule] = {
         "look at rank {least}, which waits least (`report --rank {least}`): if it were as fast as "
         "the others",
         (("straggler", False),),
-        _late,
+        awaited_alone,
         PART,
     ),
 }

@@ -27,6 +27,9 @@ SMALLEST_PAGE = 4096
 STORAGE_SHOWS = 0.1
 """Share of the step waited for storage, from which on it is told that memory lost what it reads."""
 
+ALONE = 0.1
+"""Share of the step for which the others must wait for one rank alone, for it to be named."""
+
 
 class Candidate(NamedTuple):
     """A possible cause.
@@ -284,11 +287,24 @@ def _memory(now: Situation) -> tuple[float, Candidates]:
 
 
 def _communication(now: Situation) -> tuple[float, Candidates]:
-    """All wait for the rank that waits least: it is the one that they wait for."""
-    whole = now.parts.part[VerdictKind.COMMUNICATION]
-    least = min(now.facts.others_wait_ns.values(), default=whole)
-    metric = ("ranks/wait_ns",)
+    whole, metric = now.parts.part[VerdictKind.COMMUNICATION], ("ranks/wait_ns",)
+    least = min(now.facts.others_wait_ns.values()) if awaited_alone(now) else whole
     return whole, iter((Candidate(Cause.STRAGGLER, whole - least, metric),))
+
+
+def awaited_alone(now: Situation) -> float:
+    """Time for which all others wait for one rank, in a step, and not for the next as well; or 0.
+
+    It is the one that waits least. Where two wait little, as of two groups that go on without each
+    other, each may be what its own group waits for.
+    """
+    others = now.facts.others_wait_ns.values()
+    if len(others) < now.facts.world_size - 1:
+        return 0.0  # it may be one of those that nobody knows of
+    own = known(now.parts.part[VerdictKind.COMMUNICATION])
+    least, *more = sorted([own, *others])
+    alone = more[0] - least if more and least < own else 0.0
+    return alone if alone >= ALONE * now.parts.step else 0.0
 
 
 def _asleep(now: Situation) -> Candidate:
