@@ -98,7 +98,7 @@ def test_every_rank_has_its_step_time(write_run):
     summary = summarize(RunLog.open(write_run(rank=1)))
     known = {name: value for name, value in summary["ranks"][1].items() if value is not None}
     step_time = {"steps": 4, "p50_ns": 2.5e6, "p95_ns": pytest.approx(3.85e6), "mean_ns": 3e6}
-    assert known == {"host": "node7", **step_time}
+    assert known == {"host": "node7", "has_ended": False, **step_time}
     assert not summary["straggler"]["known"]
     assert "  rank 1" in render(summary)
 

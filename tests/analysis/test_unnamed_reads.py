@@ -103,7 +103,7 @@ def test_data_that_was_named_is_doubted_where_other_files_alone_are_read(
     assert summary["unnamed_bytes"] == 3 * MB
     told = (
         "nothing in `data_roots` was seen read, and 3 MB of other files were; where links in it "
-        "lead elsewhere, name that; block devices that are read straight are not told apart"
+        "lead elsewhere, name that; block devices are not told apart"
     )
     for text in (brief.render(summary, 0), io_text.render(summary), page.render(summary)):
         assert told in " ".join(text.split())

@@ -85,6 +85,6 @@ def told_of(unnamed: float, *, attached: bool, named: bool) -> str:
     if named:
         read = f"nothing in {do} was seen read, and {size(unnamed)} of other files were"
         do = "where links in it lead elsewhere, name that"
-        return f"{read}; {do}; block devices that are read straight are not told apart"
+        return f"{read}; {do}; block devices are not told apart"
     read = f"threads or processes of the run read {size(unnamed)} of files that nobody named"
     return f"{read}; give {do}"
