@@ -70,17 +70,8 @@ class StepClock(Marker):
     # There is a `__dict__` for what somebody puts in the place of a method.
     __slots__ = (
         *("__dict__", "_before_epoch", "_early", "_ends_before_epoch", "_epoch_count"),
-        *(
-            "_ends_before_mark",
-            "_fed",
-            "_finished",
-            "_read_all",
-            "measured",
-            "named",
-            "on_cancel",
-            "over",
-            "supply",
-        ),
+        *("_finished", "_is_called", "_read_all", "measured", "named", "on_cancel", "over"),
+        "supply",
     )
 
     def __init__(
@@ -134,6 +125,7 @@ class StepClock(Marker):
         self._state = _ENDED
         self._previous: ClosedStep | None = None  # the step before, until this one surely is one
         self._finished = False
+        self._is_called = False  # whether steps end by `mark`
         self._mark()
 
     def name_phase(self, name: str) -> int | None:
@@ -237,7 +229,8 @@ class StepClock(Marker):
             leads: as the fetches of the pass.
         """
         self._read_all |= leads
-        if self.steps_by == _OPTIMIZER and (leads or self.supply.is_out):
+        has_ends = self.steps_by == _OPTIMIZER or self._is_called
+        if has_ends and (leads or self.supply.is_out):
             self.supply.run_dry()
         else:
             self.cancel()
@@ -279,11 +272,13 @@ class StepClock(Marker):
 
         Args:
             number: the step's number; by default one more than the last.
-            opens: whether the next step begins here, and not with a fetch.
+            opens: whether the next step begins here, and not with a fetch. It does where no batch
+                is to come: a loop that fetches ahead has some left.
         """
+        self._is_called = True
         self.begin_step(number)
         self.end_step()
-        if opens:
+        if opens or self.supply.is_out:
             self.open_step()
 
     def open_step(self) -> None:
@@ -291,7 +286,8 @@ class StepClock(Marker):
         self._open(self.phase)
 
     def unmark(self) -> None:
-        """The step that `mark` has ended goes on, if none has begun since."""
+        """The step that `mark` has ended goes on, if none has begun since: no call ends any."""
+        self._is_called = False
         if self._state == _ENDED:
             self._state, self._ends = _RUNNING, self._ends - 1
 
