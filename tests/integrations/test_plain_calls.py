@@ -174,3 +174,27 @@ def test_a_call_ends_the_last_steps_of_a_loop_that_fetches_ahead(run_dir, named,
     last = [count // 2 - 1, count - 1]
     assert min(took[at] for at in last) >= (WORK_S + LONG_S) * 1e3
     assert None not in read_steps(run_dir)["loader/wait_ns"].to_pylist()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+def test_what_follows_the_last_call_is_no_step(run_dir, named):
+    train = training()
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for at, batch in enumerate(obs.loader(loader()) if named else loader()):
+            train(batch)
+            if at == 2:  # as batches that are too few to accumulate
+                break
+            obs.step()
+    assert step_numbers(run_dir) == [0, 1]
+    assert milliseconds(run_dir)[-1] >= 2 * WORK_S * 1e3
+
+
+def test_a_first_call_after_many_batches_says_that_these_were_taken_for_steps(
+    run_dir, caplog, told, untold
+):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for at, _ in enumerate(obs.loader(range(60))):
+            if at >= 40:
+                obs.step()
+    assert "`obs.step()` was first used after them" in caplog.text
+    assert "optimizer" not in caplog.text

@@ -70,7 +70,7 @@ class StepClock(Marker):
     # There is a `__dict__` for what somebody puts in the place of a method.
     __slots__ = (
         *("__dict__", "_before_epoch", "_early", "_ends_before_epoch", "_epoch_count"),
-        *("_finished", "_is_called", "_read_all", "measured", "named", "on_cancel", "over"),
+        *("_finished", "_read_all", "measured", "named", "on_cancel", "over"),
         "supply",
     )
 
@@ -125,7 +125,6 @@ class StepClock(Marker):
         self._state = _ENDED
         self._previous: ClosedStep | None = None  # the step before, until this one surely is one
         self._finished = False
-        self._is_called = False  # whether steps end by `mark`
         self._mark()
 
     def name_phase(self, name: str) -> int | None:
@@ -229,8 +228,7 @@ class StepClock(Marker):
             leads: as the fetches of the pass.
         """
         self._read_all |= leads
-        has_ends = self.steps_by == _OPTIMIZER or self._is_called
-        if has_ends and (leads or self.supply.is_out):
+        if self.steps_by == _OPTIMIZER and (leads or self.supply.is_out):
             self.supply.run_dry()
         else:
             self.cancel()
@@ -275,8 +273,9 @@ class StepClock(Marker):
             opens: whether the next step begins here, and not with a fetch. It does where no batch
                 is to come: a loop that fetches ahead has some left.
         """
-        self._is_called = True
         self.begin_step(number)
+        self.steps_by = _OPTIMIZER  # the call stands for it: what follows the last is no step
+        self._publish()
         self.end_step()
         if opens or self.supply.is_out:
             self.open_step()
@@ -286,8 +285,8 @@ class StepClock(Marker):
         self._open(self.phase)
 
     def unmark(self) -> None:
-        """The step that `mark` has ended goes on, if none has begun since: no call ends any."""
-        self._is_called = False
+        """The step that `mark` has ended goes on, if none has begun since; no call ends steps."""
+        self.steps_by = _MARKS
         if self._state == _ENDED:
             self._state, self._ends = _RUNNING, self._ends - 1
 
