@@ -100,6 +100,18 @@ def test_a_walk_that_takes_too_long_says_so(
     assert found.file_count < 40
 
 
+def test_a_root_below_one_that_is_far_away_is_walked_and_so_is_the_root_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert next(DataSetCache([Path("/")])._walk())
+    far, near = tmp_path / "far", tmp_path / "far" / "near"
+    near.mkdir(parents=True)
+    (near / "a").write_bytes(b"x")
+    mounts = [(str(near), True), (str(far), False)]
+    monkeypatch.setattr(page_cache, "_local_mounts", lambda: mounts)
+    assert list(DataSetCache([far, near])._walk()) == [str(near / "a")]
+
+
 @pytest.mark.parametrize("what", ["a kernel without the call", "a file system far away", "no file"])
 def test_nothing_is_said_where_nobody_tells(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

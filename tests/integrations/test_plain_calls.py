@@ -151,3 +151,50 @@ def test_a_phase_that_is_called_is_unknown_and_told(run_dir, told, untold):
             obs.step()
     assert set(read_steps(run_dir)["phase/forward_ns"].to_pylist()) == {None}
     assert told() == ["a phase that is not entered takes no time"]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_call_ends_the_last_steps_of_a_loop_that_fetches_ahead(run_dir, named, ahead):
+    train = training()
+    with observe(run_dir=run_dir, probes="off") as obs:
+        batches = obs.loader(loader()) if named else loader()
+        for _ in range(2):
+            iterator = iter(batches)
+            held = list(islice(iterator, ahead))
+            while held:
+                held.extend(islice(iterator, 1))
+                train(held.pop(0))
+                obs.step()
+            time.sleep(LONG_S)
+    count = 2 * len(loader())
+    took = milliseconds(run_dir)
+    assert step_numbers(run_dir) == list(range(count))
+    assert min(took) >= WORK_S * 1e3
+    last = [count // 2 - 1, count - 1]
+    assert min(took[at] for at in last) >= (WORK_S + LONG_S) * 1e3
+    assert None not in read_steps(run_dir)["loader/wait_ns"].to_pylist()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+def test_what_follows_the_last_call_is_no_step(run_dir, named):
+    train = training()
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for at, batch in enumerate(obs.loader(loader()) if named else loader()):
+            train(batch)
+            if at == 2:  # as batches that are too few to accumulate
+                break
+            obs.step()
+    assert step_numbers(run_dir) == [0, 1]
+    assert milliseconds(run_dir)[-1] >= 2 * WORK_S * 1e3
+
+
+def test_a_first_call_after_many_batches_says_that_these_were_taken_for_steps(
+    run_dir, caplog, told, untold
+):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for at, _ in enumerate(obs.loader(range(60))):
+            if at >= 40:
+                obs.step()
+    assert "`obs.step()` was first used after them" in caplog.text
+    assert "optimizer" not in caplog.text

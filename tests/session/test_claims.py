@@ -97,6 +97,20 @@ def test_ranks_of_two_jobs_that_begin_at_once_go_apart(
     }
 
 
+@pytest.mark.parametrize("first", ["alone", "rank"])
+def test_a_job_of_one_rank_and_one_of_several_share_no_directory(
+    tmp_path: Path, first: str
+) -> None:
+    """Of the job of several, rank 1 comes first; the job of one may have been killed long ago."""
+    run_dir, alone, several = tmp_path / "run", "run", "run-2"
+    if first == "rank":
+        alone, several = "run-2", "run"
+        assert directory.claim(run_dir, 1, "job").name == several
+    assert directory.claim(run_dir, 0).name == alone
+    for rank in (2, 0) if first == "rank" else (1, 0):
+        assert directory.claim(run_dir, rank, "job").name == several
+
+
 def test_the_directory_is_claimed_before_the_run_log_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,9 +105,10 @@ class DataSetCache:
 
     def _walk(self) -> Iterator[str]:
         local = _local_mounts()
-        roots = {os.path.realpath(root) for root in self._roots}
+        found = {os.path.realpath(root) for root in self._roots}
+        roots = {root for root in found if _is_local(root, local)}  # some below others that are not
         below = tuple(os.path.join(root, "") for root in roots)
-        left = [root for root in roots if _is_local(root, local) and not root.startswith(below)]
+        left = [root for root in roots if root == "/" or not root.startswith(below)]
         linked: set[str] = set()
         while left:
             path = left.pop()

@@ -73,7 +73,10 @@ class StepScopes:
         """What has had no batch begins at the end of the step before, or is part of the set-up."""
         clock = self._clock
         try:
-            self._fed = 0 if clock.is_idle else self._fed + 1
+            if not clock.is_idle:
+                self._fed += 1
+            elif not clock.supply.is_out:  # else it was fetched ahead
+                self._fed = 0
             if not self._fed and clock.fetches.leader is None:  # at most a look at the data
                 clock.measured.discard(Phase.LOADER.value)
             if not self._fed and clock.step == SETUP and not self._is_open:

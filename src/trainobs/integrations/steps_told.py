@@ -60,13 +60,13 @@ def tell_of_steps(session: Session, optimizers: OptimizerSteps | None) -> None:
         found = f"{_batches(clock.unended_batches)}, and nothing that ends a step"
         do = f"put each step into {_MARK}"
         warn_once("trainobs takes the whole loop for one step", found, do)
-    elif fetches.count and clock.steps_by == StepsBy.OPTIMIZER:
+    elif fetches.count and clock.steps_by == StepsBy.OPTIMIZER and optimizers is not None:
         found = f"{_batches(fetches.count)} before the first step of an optimizer, each now a step"
         do = 'put a validation into `obs.phase("validation")`, or each step into `obs.step()`'
         warn_once("trainobs took batches for steps", found, do)
     elif clock.steps_by == StepsBy.OPTIMIZER and optimizers is not None:
         _tell_of_rest(optimizers, last_ns)
-    elif fetches.count and clock.steps_by == StepsBy.MARKS:
+    elif fetches.count and clock.steps_by != StepsBy.FETCHES:
         failed = f"trainobs took the first {_batches(fetches.count)} for steps"
         found = "`obs.step()` was first used after them"
         warn_once(failed, found, "use it from the first step on", kind=found)

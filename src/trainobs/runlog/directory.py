@@ -108,9 +108,13 @@ def _make(run_dir: Path, rank: int, job: str) -> bool:
     run_dir.mkdir(parents=True, exist_ok=True)
     if job and not _joins(run_dir, job):
         return False
+    own = rank_dir(run_dir, rank)
     try:
-        rank_dir(run_dir, rank).mkdir()
+        own.mkdir()
     except FileExistsError:
+        return False
+    if not job and _job_in(run_dir):  # one with a name came in between
+        own.rmdir()
         return False
     return True
 
@@ -140,7 +144,8 @@ def _uid_in(directory: Path) -> int | None:
 def _is_free(run_dir: Path, rank: int, job: str) -> bool:
     if os.path.lexists(rank_dir(run_dir, rank)) or _is_foreign(run_dir):
         return False
-    if job and _job_in(run_dir) not in ("", job):
+    found = _job_in(run_dir)
+    if found != job and (found or _has_ranks(run_dir)):  # of another; one rank alone has no name
         return False
     if not os.path.lexists(run_dir / RUN_FILE):
         return True
@@ -148,6 +153,10 @@ def _is_free(run_dir: Path, rank: int, job: str) -> bool:
         return rank > 0 and read_info(run_dir / RUN_FILE).get("summary") is None
     except RunLogError:
         return False  # not a run of ours, so not a place for one either
+
+
+def _has_ranks(run_dir: Path) -> bool:
+    return any(run_dir.glob("rank=*"))
 
 
 def _joins(run_dir: Path, job: str) -> bool:

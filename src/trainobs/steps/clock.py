@@ -70,17 +70,8 @@ class StepClock(Marker):
     # There is a `__dict__` for what somebody puts in the place of a method.
     __slots__ = (
         *("__dict__", "_before_epoch", "_early", "_ends_before_epoch", "_epoch_count"),
-        *(
-            "_ends_before_mark",
-            "_fed",
-            "_finished",
-            "_read_all",
-            "measured",
-            "named",
-            "on_cancel",
-            "over",
-            "supply",
-        ),
+        *("_finished", "_read_all", "measured", "named", "on_cancel", "over"),
+        "supply",
     )
 
     def __init__(
@@ -279,11 +270,14 @@ class StepClock(Marker):
 
         Args:
             number: the step's number; by default one more than the last.
-            opens: whether the next step begins here, and not with a fetch.
+            opens: whether the next step begins here, and not with a fetch. It does where no batch
+                is to come: a loop that fetches ahead has some left.
         """
         self.begin_step(number)
+        self.steps_by = _OPTIMIZER  # the call stands for it: what follows the last is no step
+        self._publish()
         self.end_step()
-        if opens:
+        if opens or self.supply.is_out:
             self.open_step()
 
     def open_step(self) -> None:
@@ -291,7 +285,8 @@ class StepClock(Marker):
         self._open(self.phase)
 
     def unmark(self) -> None:
-        """The step that `mark` has ended goes on, if none has begun since."""
+        """The step that `mark` has ended goes on, if none has begun since; no call ends steps."""
+        self.steps_by = _MARKS
         if self._state == _ENDED:
             self._state, self._ends = _RUNNING, self._ends - 1
 
