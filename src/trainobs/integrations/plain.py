@@ -119,10 +119,9 @@ class Observation:
 
         It may hold the whole step, or, under gradient accumulation, only the optimizer's part; or
         it is called at the step's end, without `with`, as that of torch's profiler is; what follows
-        the last call is part of the last step. What came before, from the first fetch on, belongs
-        to the step too. Before its first use, that is up
-        to 32 batches or two minutes; of more, steps were taken from optimizers. What the first use
-        was, all are.
+        the last call is part of the last step. What the first use was, all are. What came before,
+        from the first fetch on, belongs to the step too. Before the first use, that is up to 32
+        batches or two minutes; of more, steps were taken from optimizers.
 
         Args:
             number: the step's number; by default one more than the last, from 0.

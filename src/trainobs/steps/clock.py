@@ -70,8 +70,7 @@ class StepClock(Marker):
     # There is a `__dict__` for what somebody puts in the place of a method.
     __slots__ = (
         *("__dict__", "_before_epoch", "_early", "_ends_before_epoch", "_epoch_count"),
-        *("_finished", "_read_all", "measured", "named", "on_cancel", "over"),
-        "supply",
+        *("_finished", "_read_all", "measured", "named", "on_cancel", "over", "supply"),
     )
 
     def __init__(
