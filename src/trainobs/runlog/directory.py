@@ -21,7 +21,7 @@ BESIDE = "beside"
 JOB = "job"
 """Setting of each rank of several: what tells its job from others that write to the same place."""
 
-_JOB_FILE = ".job"
+_JOB_FILE = "job"
 """Has the same, and is made by the rank that comes first."""
 
 _NAME_BYTES = 64
