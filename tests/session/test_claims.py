@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 
 import pytest
@@ -260,3 +262,16 @@ def test_what_is_planted_while_a_run_goes_on_is_not_written_through(
     session.clock.end_step()
     session.stop()
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_ranks_of_a_job_that_begin_at_the_same_moment_take_one_directory(tmp_path: Path) -> None:
+    ranks = 4
+    with ThreadPoolExecutor(ranks) as pool:
+        for number in range(200):
+            together = Barrier(ranks)
+
+            def begin(rank: int, to: Path = tmp_path / f"{number}", at: Barrier = together) -> Path:
+                at.wait()
+                return directory.claim(to, rank, "job")
+
+            assert set(pool.map(begin, range(ranks))) == {tmp_path / f"{number}"}

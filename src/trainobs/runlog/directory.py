@@ -144,8 +144,9 @@ def _uid_in(directory: Path) -> int | None:
 def _is_free(run_dir: Path, rank: int, job: str) -> bool:
     if os.path.lexists(rank_dir(run_dir, rank)) or _is_foreign(run_dir):
         return False
+    has_ranks = _has_ranks(run_dir)  # before the name, which is there before its first rank
     found = _job_in(run_dir)
-    if found != job and (found or _has_ranks(run_dir)):  # of another; one rank alone has no name
+    if found != job and (found or has_ranks):  # of another; one rank alone has no name
         return False
     if not os.path.lexists(run_dir / RUN_FILE):
         return True
