@@ -145,7 +145,7 @@ def test_with_after_calls_makes_no_second_step(run_dir):
 
 def test_a_phase_that_is_called_is_unknown_and_told(run_dir, told, untold):
     with observe(run_dir=run_dir, probes="off") as obs:
-        for batch in obs.loader(loader()):
+        for batch in obs.loader(loader(48)):
             obs.phase("forward")
             training()(batch)
             obs.step()

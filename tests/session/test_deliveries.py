@@ -52,10 +52,10 @@ def train(sink: Sink, steps: int) -> None:
 
 
 def test_steps_are_delivered_at_first_and_with_a_flush_and_sinks_look_meanwhile(calls):
-    train(calls, 200)
+    train(calls, 600)
     writes = [at for at, call in enumerate(calls.calls) if call == "write"]
     first, last = writes[0], writes[-1]  # on a busy machine there may be more
-    assert sum(calls.steps[:1]) < 100
+    assert calls.steps[0] < 300  # some four, but the thread may be kept from its CPU
     assert calls.calls[first + 1 : last].count("look") == last - first + 1 - len(writes) > 2
     assert calls.calls[last:] == ["write", "flush"]
 

@@ -18,8 +18,8 @@ from trainobs.steps.fast_path import CallbackContext
 _NAMES_KEPT = 100
 """Names of phases, good and bad, that are looked at once: a loop may make them up as it goes."""
 
-_CALLS = 3
-"""Calls on end that nobody enters, until that is told: an interrupt may keep one from it."""
+_CALLS = 20
+"""Calls of a name that nobody has entered, until that is told: interrupts may keep some from it."""
 
 _PHASES = {phase.name.lower(): phase.value for phase in Phase}
 
