@@ -78,8 +78,8 @@ static __always_inline void count_added(struct task_state *task, struct folio *f
 	if (!is_regular(inode) || holds_packed(inode))
 		return; /* metadata, kept by the block device; or not a file's pages yet */
 	pages = folio_pages(folio);
-	if (op == TOBS_READ && is_in_fault(task))
-		op = NO_CALL; /* what is read goes into a mapping, whose pages these are */
+	if (is_in_fault(task))
+		op = NO_CALL; /* a call reads into a mapping, or writes from it: its pages are these */
 	switch (op) {
 	case TOBS_READ:
 	case TOBS_HINT:

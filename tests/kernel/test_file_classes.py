@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -176,6 +178,18 @@ def test_a_listing_opens_no_data(observed: ObservedKernel, place: Path) -> None:
     assert got.count(Op.OPEN, OTHER, Role.MAIN) == 1
     assert got.count(Op.OPEN, DATA) == 0
     assert observed.during((place / "x").read_bytes).count(Op.OPEN, DATA) == 1
+
+
+def test_an_open_by_handle_is_one(observed: ObservedKernel, place: Path) -> None:
+    handle = ctypes.create_string_buffer(struct.pack("Ii", 128, 0), 136)
+    libc, mount_id = ctypes.CDLL(None, use_errno=True), ctypes.c_int()
+    name = bytes(new(place / "x"))
+    assert not libc.name_to_handle_at(-100, name, handle, ctypes.byref(mount_id), 0)
+    observed.data(place)
+    directory = os.open(place, os.O_RDONLY)
+    got = observed.during(lambda: os.close(libc.open_by_handle_at(directory, handle, 0)))
+    os.close(directory)
+    assert got.count(Op.OPEN, DATA, Role.MAIN) == got.count(Op.OPEN) == 1
 
 
 def test_an_open_that_fails_is_no_data(observed: ObservedKernel, place: Path) -> None:

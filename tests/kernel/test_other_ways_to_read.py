@@ -189,6 +189,27 @@ def test_pages_of_a_mapping_that_a_read_fills_are_none_of_the_read(
     assert got.bytes(Op.BLOCK_READ, DATA, MAIN) == (2 * MIB if flag else MIB)
 
 
+@pytest.mark.needs_program("tobs_fault")
+def test_pages_of_a_mapping_that_is_written_out_are_brought_in_by_faults(
+    observed: ObservedKernel, place: Path
+) -> None:
+    path = write_file(place / "data" / "weights", SIZE)
+    observed.data(path.parent)
+
+    def attempt() -> Counts:
+        evict(path)
+        with mapped(path) as mapping, (place / "copy").open("wb", buffering=0) as copy:
+            got = observed.during(lambda: copy.write(mapping))
+        assert cached_pages(path) == SIZE // PAGE
+        return got
+
+    got = observed.undisturbed(attempt, path)
+    assert got.bytes(Op.FAULT_FILL, DATA, MAIN) == got.bytes(Op.BLOCK_READ, DATA, MAIN) == SIZE
+    assert got.count(Op.FAULT, DATA, MAIN) > 0
+    assert got.bytes(Op.WRITE) == SIZE
+    assert got.count(Op.CACHE_MISS, DATA) == 0
+
+
 def test_reads_that_leave_no_page_behind_are_reads_of_the_page_cache(
     observed: ObservedKernel, place: Path
 ) -> None:

@@ -49,6 +49,7 @@ _CALLS: dict[str, _Call] = {
     "creat": _Call(Op.OPEN, 0, 85, None),
     "openat": _Call(Op.OPEN, 0, 257, 56),
     "openat2": _Call(Op.OPEN, 0, 437, 437),
+    "open_by_handle_at": _Call(Op.OPEN, 0, 304, 265),
     "mmap": _Call(Op.MMAP, 5, 9, 222),
     "io_uring_setup": _Call(Op.URING_ENTER, 0, 425, 425),
     "io_uring_enter": _Call(Op.URING_ENTER, 0, 426, 426),
