@@ -173,7 +173,7 @@ FILES: tuple[Metric, ...] = (
         "Data pages brought into memory by faults of mapped files, and by madvise for them.",
         source="mm_filemap_add_to_page_cache",
         blind="Of files that nobody named, those that may be run, or that the run has opened for "
-        "writing, until they are read by calls. What a write call takes from a mapping.",
+        "writing, until they are read by calls.",
     ),
     kernel(
         "cache/hint_bytes",
