@@ -6,6 +6,7 @@
 #include <time.h>
 
 #define LAST_STEP (1LL << 62)
+#define HEAD 8 /* numbers of a ClosedStep before the times of its phases */
 
 int64_t monotonic(void)
 {
@@ -135,26 +136,31 @@ PyObject *marker_times(Marker *self)
 	return list;
 }
 
-/* A ClosedStep of the step that ends now. */
+/* A ClosedStep of the step that ends now, packed. */
 static PyObject *closed(Marker *self, long long now)
 {
-	newfunc new_tuple = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
-	Py_ssize_t size = self->phases * (Py_ssize_t)sizeof(*self->phase_ns);
-	PyObject *totals, *values, *step;
+	int64_t numbers[HEAD + MOST_PHASES] = {
+		self->serial, self->step,	  self->epoch,	     self->start_ns,
+		now,	      self->switches + 1, self->unexplained, self->phases,
+	};
+	PyObject *step, *whole, *totals = Py_None;
 
-	if (is_set(self->sample))
+	memcpy(numbers + HEAD, self->phase_ns, self->phases * sizeof(*numbers));
+	step = PyBytes_FromStringAndSize((char *)numbers, (HEAD + self->phases) * sizeof(*numbers));
+	if (!step || (!is_set(self->sample) && !self->merged))
+		return step;
+	Py_INCREF(totals);
+	if (is_set(self->sample)) {
+		Py_DECREF(totals);
 		totals = ask(self->sample, NULL, NULL);
-	else
-		totals = Py_BuildValue("");
-	if (!totals)
-		return NULL;
-	values = Py_BuildValue("((LLLLLy#LNLO))", self->serial, self->step, self->epoch,
-			       self->start_ns, now, (char *)self->phase_ns, size,
-			       self->switches + 1, totals, self->unexplained,
-			       self->merged ? self->merged : names.nothing);
-	step = values ? new_tuple(names.closed_step, values, NULL) : NULL;
-	Py_XDECREF(values);
-	return untracked(step);
+	}
+	whole = totals ? PyObject_CallFunctionObjArgs(names.with_more, step, totals,
+						      self->merged ? self->merged : names.nothing,
+						      NULL) :
+			 NULL;
+	Py_XDECREF(totals);
+	Py_DECREF(step);
+	return whole;
 }
 
 /* Begin the next step, in a phase, with one look at the time and one store for both. */

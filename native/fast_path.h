@@ -61,8 +61,8 @@ struct names {
 	PyObject *append, *ask_first, *close_fetched, *end, *leader, *look, *look_at, *mark_first,
 		*tell;
 	PyObject *nothing; /* the empty tuple */
-	PyObject *monotonic_ns, *c_uint64, *addressof;
-	PyTypeObject *closed_step, *marker, *fetch_listener;
+	PyObject *monotonic_ns, *c_uint64, *addressof, *with_more;
+	PyTypeObject *marker, *fetch_listener;
 };
 extern struct names names;
 

@@ -320,7 +320,7 @@ static int look_up(void)
 	names.monotonic_ns = from("time", "monotonic_ns");
 	names.c_uint64 = from("ctypes", "c_uint64");
 	names.addressof = from("ctypes", "addressof");
-	names.closed_step = (PyTypeObject *)from("trainobs.steps.closed_step", "ClosedStep");
+	names.with_more = from("trainobs.steps.closed_step", "with_more");
 	return PyErr_Occurred() ? -1 : 0;
 }
 

@@ -26,7 +26,7 @@ class Steps:
     def closed(self, first=1, epoch=0):
         """All steps that were begun, from the one with serial `first`."""
         return [
-            ClosedStep(serial, serial - 1, epoch, 0, STEP_NS, b"", 0, None)
+            ClosedStep.of(serial, serial - 1, (0, STEP_NS), epoch=epoch)
             for serial in range(first, self.serial + 1)
         ]
 

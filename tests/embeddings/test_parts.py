@@ -28,6 +28,7 @@ from trainobs.embeddings.step_lookups import CapturedStep
 from trainobs.embeddings.table import TIERS, Gradient, TablePart, WatchedTable, reads
 from trainobs.embeddings.totals import LookupTotals
 from trainobs.steps.clock import StepClock
+from trainobs.steps.closed_step import ClosedStep
 
 ROWS, ROW_BYTES = 100, 16
 
@@ -231,7 +232,7 @@ def test_training_and_counting_go_on_side_by_side():
         last = False
         while not last:
             last = over.is_set()
-            closed = [clock.closed.popleft() for _ in range(len(clock.closed))]
+            closed = [ClosedStep(clock.closed.popleft()) for _ in range(len(clock.closed))]
             parts.append(lookups.rows(closed))
 
     observer = threading.Thread(target=observe)

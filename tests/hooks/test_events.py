@@ -88,8 +88,8 @@ def events(stream) -> PhaseEvents:
     return PhaseEvents(stream.event, lambda: stream.capturing)
 
 
-def closed(*serials: int) -> list[ClosedStep]:
-    return [ClosedStep(serial, serial, 0, 0, 1, b"", 0, None) for serial in serials]
+def closed(*serials: int, merged: tuple[int, ...] = ()) -> list[ClosedStep]:
+    return [ClosedStep.of(serial, serial, (0, 1), merged=merged) for serial in serials]
 
 
 def step(events: PhaseEvents, stream: Stream, serial: int, forward=3.0, backward=5.0) -> None:
@@ -122,7 +122,7 @@ def test_of_steps_that_became_one_some_may_have_had_no_phase(events, stream):
     step(events, stream, 2)
     stream.run()
     events.mark(5, FORWARD)
-    assert ms(events.columns([closed(4)[0]._replace(merged=(1, 2, 3))]), "forward") == [3]
+    assert ms(events.columns(closed(4, merged=(1, 2, 3))), "forward") == [3]
 
 
 def test_of_steps_that_became_one_nothing_is_told_where_one_is_not_known(events, stream):
@@ -133,7 +133,7 @@ def test_of_steps_that_became_one_nothing_is_told_where_one_is_not_known(events,
     step(events, stream, 3)
     stream.run()
     events.mark(4, FORWARD)
-    assert math.isnan(ms(events.columns([closed(3)[0]._replace(merged=(1, 2))]), "forward")[0])
+    assert math.isnan(ms(events.columns(closed(3, merged=(1, 2))), "forward")[0])
 
 
 def test_steps_that_became_one_have_the_times_of_all(events, stream):
@@ -141,8 +141,8 @@ def test_steps_that_became_one_have_the_times_of_all(events, stream):
         step(events, stream, serial, forward=serial)
     stream.run()
     events.mark(5, FORWARD)
-    one = closed(3)[0]._replace(merged=(1, 2))
-    columns = events.columns([one, *closed(4)])
+    one = closed(3, merged=(1, 2))
+    columns = events.columns(one + closed(4))
     assert ms(columns, "forward") == [6, 4]
     assert ms(columns, "backward") == [15, 5]
 
@@ -300,6 +300,6 @@ def test_marks_come_from_the_clock_with_the_serial_of_the_step(events, stream):
     clock.finish()
     stream.run()
     events.close()
-    columns = events.columns(list(clock.closed))
+    columns = events.columns(list(map(ClosedStep, clock.closed)))
     assert np.isnan(columns["gpu/forward_ns"][0])  # the set-up
     assert (columns["gpu/forward_ns"][1:] / 1e6).tolist() == [3, 4]

@@ -60,7 +60,7 @@ def test_a_step_reaches_to_the_first_fetch_of_the_next(ticking):
     ticking.after(300)  # a validation, say
     ticking.step(fetch=40, work=50)
     ticking.clock.finish()
-    setup, first, second = ticking.clock.closed
+    setup, first, second = ticking.all_closed
     assert (setup.step, setup.start_ns, setup.end_ns) == (SETUP, 1000, 1007)
     assert (first.step, first.end_ns - first.start_ns) == (0, 330)
     assert (second.step, second.end_ns - second.start_ns) == (1, 90)
@@ -82,7 +82,7 @@ def test_a_loader_that_is_exhausted_at_once_opens_no_step(ticking):
     ticking.after(5).end_fetch()
     ticking.clock.cancel()
     ticking.clock.finish()
-    (setup,) = ticking.clock.closed
+    (setup,) = ticking.all_closed
     assert (setup.step, times(setup)) == (SETUP, {LOADER: 5})
 
 
@@ -144,14 +144,14 @@ def test_a_clock_that_joins_a_step_begins_with_the_next_one(ticking):
     ticking.step(fetch=10, work=20)
     ticking.step()
     ticking.clock.finish()
-    setup, first = ticking.clock.closed
+    setup, first = ticking.all_closed
     assert (setup.step, setup.end_ns - setup.start_ns) == (SETUP, 30)
     assert (first.step, first.serial) == (0, 1)
 
 
 def test_finishing_before_any_step_leaves_the_set_up_alone(ticking):
     ticking.after(9).finish()
-    (setup,) = ticking.clock.closed
+    (setup,) = ticking.all_closed
     assert (setup.step, setup.serial, times(setup)) == (SETUP, 0, {OTHER: 9})
 
 
@@ -185,14 +185,16 @@ def test_after_detaching_the_kernel_sees_nothing_and_time_goes_on(ticking):
 def test_a_step_is_told_of_once_it_is_certain_with_totals_of_its_end():
     totals = iter(range(100))
     told = []
-    ticking = Ticking(sample=lambda: next(totals), on_close=lambda: told.append(ticking.clock.step))
+    ticking = Ticking(
+        sample=lambda: [next(totals)], on_close=lambda: told.append(ticking.clock.step)
+    )
     ticking.step()  # its fetch samples 0, for the set-up
     ticking.clock.begin_fetch()  # samples 1, in vain
     ticking.clock.end_fetch()
     ticking.clock.cancel()
     assert told == [0]  # the set-up was certain as soon as step 0 had a batch
     (step,) = ticking.closed()  # samples 2
-    assert step.totals == 2
+    assert step.totals == [2]
     assert told == [0, 0]
 
 

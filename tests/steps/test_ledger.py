@@ -69,7 +69,7 @@ def step(serial: int, start: int, end: int, wait: int = 0, unexplained: int = 0)
     """A step whose number is its serial + 100."""
     phases = [0] * len(Phase)
     phases[Phase.LOADER] = wait
-    return ClosedStep(serial, serial + 100, 0, start, end, packed(phases), 0, None, unexplained)
+    return ClosedStep.of(serial, serial + 100, (start, end), phases, unexplained=unexplained)
 
 
 def test_a_wait_is_divided_as_the_maker_spent_the_time_of_it(book):

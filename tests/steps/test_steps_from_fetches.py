@@ -117,10 +117,10 @@ def test_after_too_many_fetches_what_was_taken_for_steps_are_steps(ticking, mark
 def test_they_are_held_back_for_some_time_only(ticking):
     fetch(ticking, work=MAX_HELD_NS - 100)
     fetch(ticking)
-    assert numbers(list(ticking.clock.closed)) == [SETUP]
+    assert numbers(ticking.all_closed) == [SETUP]
     fetch(ticking, work=200)
     fetch(ticking)
-    assert numbers(list(ticking.clock.closed)) == [SETUP, 0, 1, 2]
+    assert numbers(ticking.all_closed) == [SETUP, 0, 1, 2]
 
 
 def test_a_phase_around_a_fetch_keeps_it_from_ending_a_step(ticking):

@@ -71,10 +71,15 @@ class Ticking:
         self.clock.begin_batch(number)
         self.after(work).end_step()
 
+    @property
+    def all_closed(self) -> list[ClosedStep]:
+        """What was closed so far, the set-up first."""
+        return list(map(ClosedStep, self.clock.closed))
+
     def closed(self) -> list[ClosedStep]:
         """The steps after the set-up, once the clock is finished."""
         self.clock.finish()
-        return list(self.clock.closed)[1:]
+        return self.all_closed[1:]
 
     def at_random(
         self, chance: random.Random, actions: Sequence[Callable[[], object]]
@@ -84,7 +89,7 @@ class Ticking:
             self.after(chance.randrange(50))
             chance.choice(actions)()
         self.after(11).finish()
-        steps = list(self.clock.closed)
+        steps = self.all_closed
         assert [step.step for step in steps] == list(range(SETUP, len(steps) - 1))
         assert [sum(step.phase_ns) for step in steps] == [s.end_ns - s.start_ns for s in steps]
         assert [step.start_ns for step in steps] == [1000, *[step.end_ns for step in steps[:-1]]]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trainobs.core.abi import RING, Event, Phase
 from trainobs.core.records import SETUP
 from trainobs.steps.clock import MAX_NAMED
-from trainobs.steps.closed_step import ClosedStep, packed
+from trainobs.steps.closed_step import ClosedStep
 from trainobs.steps.rule import EventCounts, Rule, doubt_of
 
 _LOADER, _OTHER = Phase.LOADER.value, Phase.OTHER.value
@@ -53,7 +53,7 @@ class KernelStepClock:
         seen: npt.NDArray[np.void],
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.closed: deque[ClosedStep] = deque()
+        self.closed: deque[bytes] = deque()
         self.measured: set[int] = set()
         self.named: Sequence[str] = ()
         self.over = False
@@ -146,8 +146,6 @@ class KernelStepClock:
         phase_ns[_OTHER] = end_ns - self._begin_ns - phase_ns[_LOADER]
         number = SETUP if serial == 0 else serial - 1
         begin_ns, self._begin_ns = self._begin_ns, end_ns
-        self.closed.append(
-            ClosedStep(serial, number, 0, begin_ns, end_ns, packed(phase_ns), 0, None)
-        )
+        self.closed.append(ClosedStep.of(serial, number, (begin_ns, end_ns), phase_ns))
         if serial:
             self.counts += step["counts"].astype(np.int64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import zip_longest
 
 from trainobs.core.abi import Phase
@@ -44,7 +44,8 @@ class StepClock(Marker):
     does is in `Marker`; here is what begins and ends a run, and what is rare.
 
     Attributes:
-        closed: steps that are over, oldest first, for the collector to take.
+        closed: steps that are over, oldest first, for the collector to take; each a `ClosedStep`,
+            or its bytes.
         measured: phases that somebody marks; time in another one is not 0 but unknown.
         named: names of the phases that have one of the user's; their numbers follow on `Phase`. The
             kernel takes those that it does not know for `OTHER`.
@@ -77,7 +78,7 @@ class StepClock(Marker):
         self,
         word: StepWord,
         *,
-        sample: Callable[[], object] | None = None,
+        sample: Callable[[], Iterable[int] | None] | None = None,
         on_close: Callable[[], None] | None = None,
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -90,7 +91,7 @@ class StepClock(Marker):
             now: CLOCK_MONOTONIC in ns.
         """
         super().__init__()
-        self.closed: deque[ClosedStep] = deque()
+        self.closed: deque[bytes] = deque()
         self.on_cancel: Callable[[int, int], None] | None = None
         self.on_switch: Callable[[int, int], None] | None = None
         self.epoch = 0
@@ -122,7 +123,7 @@ class StepClock(Marker):
         self._unexplained = 0
         self._explained = True  # there is no wait yet
         self._state = _ENDED
-        self._previous: ClosedStep | None = None  # the step before, until this one surely is one
+        self._previous: bytes | None = None  # the step before, until this one surely is one
         self._finished = False
         self._mark()
 
@@ -174,7 +175,7 @@ class StepClock(Marker):
         """Have something done as each step closes, by the training thread; it gets the serial."""
         before = self._sample
 
-        def sample() -> object:
+        def sample() -> Iterable[int] | None:
             act(self.serial)
             return before() if before else None
 
@@ -291,9 +292,9 @@ class StepClock(Marker):
 
     def cancel(self) -> None:
         """No batch came: what was opened goes back to the step before."""
-        before = self._previous
-        if before is None or self._state != _OPENED:
+        if self._previous is None or self._state != _OPENED:
             return
+        before = ClosedStep(self._previous)
         self._switch(self.phase)
         self._phase_ns = _added(before.phase_ns, self._phase_ns)
         self._switches += before.switches
@@ -335,9 +336,9 @@ class StepClock(Marker):
 
         What others have found in it is known by that: lookups, times on a GPU.
         """
-        before = self._previous
-        if before is None:
+        if self._previous is None:
             return
+        before = ClosedStep(self._previous)
         is_idle = self.is_idle
         if is_idle and (before.step == SETUP or len(before.merged) >= MAX_HELD):
             self.cancel()
@@ -368,8 +369,8 @@ class StepClock(Marker):
             *others, own = self._early
             self.epoch_shift = sum(one is not own and one is not None for one in others)
 
-    def _close_fetched(self, step: ClosedStep) -> None:
-        self.closed.extend(self.fetches.close(step))
+    def _close_fetched(self, step: bytes) -> None:
+        self.closed.extend(self.fetches.close(ClosedStep(step)))
 
     def _merge(self, held: list[ClosedStep]) -> None:
         """What was taken for steps belongs to the step that goes on."""

@@ -1,11 +1,11 @@
-"""What user space knows of steps that are over: each as a tuple, and many as columns."""
+"""What user space knows of steps that are over: each packed, and many as columns."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
@@ -18,33 +18,118 @@ def packed(numbers: Iterable[int]) -> bytes:
     return array("q", numbers).tobytes()
 
 
-class ClosedStep(NamedTuple):
-    """What user space knows of a step that is over; times in ns of CLOCK_MONOTONIC."""
+_PHASES = 7
+"""Numbers before those of the phases: how many there are."""
 
-    serial: int
-    step: int
-    epoch: int
-    start_ns: int
-    end_ns: int
-    packed_phase_ns: bytes
-    """`phase_ns`, packed."""
-    switches: int
-    totals: object
-    """What `sample` returned when the step closed."""
-    unexplained: int = 0
-    """Waits for a loader of which nobody knows what was waited for."""
-    merged: tuple[int, ...] = ()
-    """Serials of what was first taken for steps of their own, and belongs to this one."""
+_HEAD = 8
+
+_SIZE = 8
+"""Bytes of a number."""
+
+_read = Struct("=q").unpack_from
+
+
+def number_at(step: bytes, place: int = 0) -> int:
+    """One of the numbers of a closed step, by default its serial."""
+    number: int = _read(step, _SIZE * place)[0]
+    return number
+
+
+def with_more(step: bytes, totals: Iterable[int] | None, merged: Sequence[int]) -> bytes:
+    """A closed step, with what few of them have: see `ClosedStep`."""
+    if totals is None and not merged:
+        return step
+    return step + packed((len(merged), *merged, *(totals if totals is not None else ())))
+
+
+class ClosedStep(bytes):
+    """What user space knows of a step that is over; times in ns of CLOCK_MONOTONIC.
+
+    It is its numbers, packed: `serial`, `step`, `epoch`, `start_ns`, `end_ns`, `switches`,
+    `unexplained`, how many phases there are, and `phase_ns`. So a loop makes one object for each
+    step. Few have more behind them: how many `merged` there are, these, and `totals`.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(
+        cls,
+        serial: int,
+        step: int,
+        times_ns: tuple[int, int],
+        phase_ns: Sequence[int] = (),
+        *,
+        epoch: int = 0,
+        unexplained: int = 0,
+        merged: Sequence[int] = (),
+    ) -> ClosedStep:
+        """From its numbers; `times_ns` are when it began and when it ended."""
+        head = (serial, step, epoch, *times_ns, 0, unexplained, len(phase_ns))
+        return cls(with_more(packed((*head, *phase_ns)), None, merged))
+
+    @property
+    def serial(self) -> int:
+        """Its own; of a step with several the last one."""
+        return number_at(self, 0)
+
+    @property
+    def step(self) -> int:
+        """Its number, as the loop counts."""
+        return number_at(self, 1)
+
+    @property
+    def epoch(self) -> int:
+        """Its epoch."""
+        return number_at(self, 2)
+
+    @property
+    def start_ns(self) -> int:
+        """When it began."""
+        return number_at(self, 3)
+
+    @property
+    def end_ns(self) -> int:
+        """When it ended."""
+        return number_at(self, 4)
+
+    @property
+    def switches(self) -> int:
+        """Switches of phase."""
+        return number_at(self, 5)
+
+    @property
+    def unexplained(self) -> int:
+        """Waits for a loader of which nobody knows what was waited for."""
+        return number_at(self, 6)
 
     @property
     def phase_ns(self) -> list[int]:
         """Of `Phase`, and of those with a name of the user's that had one by then."""
-        return array("q", self.packed_phase_ns).tolist()
+        return self._numbers()[_HEAD : self._end()]
+
+    @property
+    def merged(self) -> tuple[int, ...]:
+        """Serials of what was first taken for steps of their own, and belongs to this one."""
+        count, *more = self._numbers()[self._end() :] or (0,)
+        return tuple(more[:count])
+
+    @property
+    def totals(self) -> list[int]:
+        """What `sample` returned when the step closed."""
+        count, *more = self._numbers()[self._end() :] or (0,)
+        return more[count:]
 
     @property
     def serials(self) -> tuple[int, ...]:
         """All serials that the step had, ascending."""
         return (*self.merged, self.serial)
+
+    def _numbers(self) -> list[int]:
+        return array("q", self).tolist()
+
+    def _end(self) -> int:
+        return _HEAD + number_at(self, _PHASES)
 
 
 class ClosedSteps(tuple[ClosedStep, ...]):
@@ -56,70 +141,88 @@ class ClosedSteps(tuple[ClosedStep, ...]):
         return steps if isinstance(steps, cls) else cls(steps)
 
     @cached_property
-    def _columns(self) -> list[tuple[object, ...]]:
-        return list(zip(*self, strict=True))
-
-    def _column(self, at: int) -> Ints:
-        return np.array(self._columns[at], np.int64)
+    def _joined(self) -> Ints | None:
+        """All that they are, shape (n, numbers); None if some have more than others."""
+        size = len(self[0])
+        if any(len(step) != size for step in self):
+            return None
+        numbers = np.frombuffer(b"".join(self), np.int64).reshape(len(self), -1)
+        return numbers if (numbers[:, _PHASES] == numbers.shape[1] - _HEAD).all() else None
 
     @cached_property
+    def _numbers(self) -> Ints:
+        """The numbers of each up to its last phase, shape (numbers, n)."""
+        numbers = self._joined
+        if numbers is None:
+            ends = [_SIZE * step._end() for step in self]
+            size = max(ends)
+            parts = (step[:end].ljust(size, b"\0") for step, end in zip(self, ends, strict=True))
+            numbers = np.frombuffer(b"".join(parts), np.int64).reshape(len(self), -1)
+        return np.ascontiguousarray(numbers.T)
+
+    def _column(self, place: int) -> Ints:
+        column: Ints = self._numbers[place]
+        return column
+
+    @property
     def serial(self) -> Ints:
         """Serials; of a step with several the last one."""
         return self._column(0)
 
-    @cached_property
+    @property
     def step(self) -> Ints:
         """Numbers, as the loop counts."""
         return self._column(1)
 
-    @cached_property
+    @property
     def epoch(self) -> Ints:
         """Epochs."""
         return self._column(2)
 
-    @cached_property
+    @property
     def start_ns(self) -> Ints:
         """When they began."""
         return self._column(3)
 
-    @cached_property
+    @property
     def end_ns(self) -> Ints:
         """When they ended."""
         return self._column(4)
 
-    @cached_property
-    def phase_ns(self) -> Ints:
-        """Time in each phase that had a name by then, shape (n, phases)."""
-        phases: list[bytes] = list(self._columns[5])  # type: ignore[arg-type]
-        size = max(map(len, phases))
-        if min(map(len, phases)) < size:
-            phases = [each.ljust(size, b"\0") for each in phases]
-        return np.frombuffer(b"".join(phases), np.int64).reshape(len(self), -1)
-
-    @cached_property
+    @property
     def switches(self) -> Ints:
         """Switches of phase."""
-        return self._column(6)
+        return self._column(5)
 
-    @cached_property
-    def totals(self) -> npt.NDArray[np.float64]:
-        """What `sample` returned as each of them closed, shape (n, totals)."""
-        return np.array(self._columns[7], np.float64)
-
-    @cached_property
+    @property
     def unexplained(self) -> Ints:
         """Waits for a loader of which nobody knows what was waited for."""
-        return self._column(8)
+        return self._column(6)
+
+    @property
+    def phase_ns(self) -> Ints:
+        """Time in each phase that had a name by then, shape (n, phases)."""
+        phases: Ints = self._numbers[_HEAD:].T
+        return phases
+
+    @property
+    def totals(self) -> npt.NDArray[np.float64]:
+        """What `sample` returned as each of them closed, shape (n, totals)."""
+        return np.array([step.totals for step in self], np.float64)
+
+    @cached_property
+    def merges(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Places of those with several serials, and these serials but the last one."""
+        if self._joined is not None:
+            return []
+        return [(at, merged) for at, step in enumerate(self) if (merged := step.merged)]
 
     def places(self, serials: Ints) -> Ints:
         """Of each serial, the place of its step; -1 for that of another one. Shape (m,)."""
         own, place = self.serial, np.arange(len(self))
-        merges = self._columns[9]
-        for at, merged in enumerate(merges if any(merges) else ()):
-            if merged:
-                assert isinstance(merged, tuple)
-                own = np.concatenate([own, np.array(merged, np.int64)])
-                place = np.concatenate([place, np.full(len(merged), at)])
+        for at, merged in self.merges:
+            own = np.concatenate([own, np.array(merged, np.int64)])
+            place = np.concatenate([place, np.full(len(merged), at)])
         order = np.argsort(own)
         found = np.minimum(np.searchsorted(own, serials, sorter=order), len(own) - 1)
         return np.where(own[order][found] == serials, place[order][found], -1)

@@ -20,7 +20,7 @@ from trainobs.core.coverage import BLOCK, FEEDS, Async, Coverage
 from trainobs.core.histogram import percentile
 from trainobs.core.metrics import Cells, Formulas
 from trainobs.core.records import StepTable
-from trainobs.steps.closed_step import ClosedStep, ClosedSteps
+from trainobs.steps.closed_step import ClosedStep, ClosedSteps, number_at
 from trainobs.steps.ledger import Ledger
 from trainobs.steps.lookup_source import LookupSource, NoLookups
 from trainobs.steps.ring import KernelRows, Ring, Taken, joined
@@ -47,7 +47,7 @@ _ASYNC_CALLS = {
 _MAPPED_WRITES = Cells("count", (Op.MAP_WRITE,), (FileClass.CHECKPOINT,))
 """That a checkpoint is mapped to be written: from then on, calls do not tell what is written."""
 
-_Part = tuple[list[ClosedStep], Taken | None]
+_Part = tuple[ClosedSteps, Taken | None]
 
 
 class OwnRows(Protocol):
@@ -65,7 +65,7 @@ class OwnRows(Protocol):
 class ReadClock(Protocol):
     """What the collector asks of a step clock; `StepClock` says what each of it is."""
 
-    closed: deque[ClosedStep]
+    closed: deque[bytes]
     over: bool
     on_cancel: Callable[[int, int], None] | None
 
@@ -207,13 +207,13 @@ class Collector:
     def _is_ready(self, step: ClosedStep) -> bool:
         return self._ready(step) and self._lookups.ready(step)
 
-    def _accept(self, steps: list[ClosedStep]) -> None:
+    def _accept(self, steps: ClosedSteps) -> None:
         self.waiting_count += len(steps)
-        closed = self._clock.closed
-        while closed and closed[0].serial <= steps[-1].serial:
+        closed, last = self._clock.closed, steps[-1].serial
+        while closed and number_at(closed[0]) <= last:
             closed.popleft()
 
-    def _drop(self, steps: list[ClosedStep], taken: Taken | None) -> None:
+    def _drop(self, steps: ClosedSteps, taken: Taken | None) -> None:
         if taken:
             self._async_used(taken[0])
         self.waiting_count -= len(steps)
@@ -221,27 +221,27 @@ class Collector:
         if self._host_names:
             self._last_totals = np.array(steps[-1].totals, np.float64)
 
-    def _settled(self, settle: bool) -> list[ClosedStep]:
+    def _settled(self, settle: bool) -> ClosedSteps:
         closed = self._clock.closed
         count = len(closed)
-        if settle and count and self._now() - closed[count - 1].end_ns < SETTLE_NS:
+        if settle and count and self._now() - ClosedStep(closed[count - 1]).end_ns < SETTLE_NS:
             count -= 1
-        return [closed[index] for index in range(count)]
+        return ClosedSteps(ClosedStep(closed[index]) for index in range(count))
 
-    def _copy_rows(self, ring: Ring, steps: list[ClosedStep]) -> Taken:
-        serials = [step.serial for step in steps]
+    def _copy_rows(self, ring: Ring, steps: ClosedSteps) -> Taken:
+        serials = steps.serial.tolist()
         (cells, tables), late = ring.take(serials, at_rest := self._at_rest())
         # What came later than its step was copied counts in the slot's next step, if that has not
         # begun meanwhile.
         now = self._clock.serial
         pairs = zip(at_rest, late, strict=True)
         self.late_count += sum(count for serial, count in pairs if now < serial + RING)
-        several = self._carried or any(step.merged for step in steps)
-        for index, step in enumerate(steps if several else ()):
-            if not step.merged and step.serial not in self._carried:
-                continue
-            more = [ring.take([merged])[0] for merged in step.merged]
-            more += [taken for serial in step.serials for taken in self._carried.pop(serial, ())]
+        several = dict(steps.merges)
+        for index, serial in enumerate(serials if several or self._carried else ()):
+            merged = several.get(index, ())
+            more = [ring.take([one])[0] for one in merged]
+            for one in (*merged, serial):
+                more += self._carried.pop(one, ())
             for more_cells, more_tables in more:
                 cells = cells.plus(index, more_cells)
                 for table, more_rows in zip(tables, more_tables, strict=True):

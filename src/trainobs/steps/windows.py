@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.steps.closed_step import ClosedStep
+from trainobs.steps.closed_step import ClosedStep, ClosedSteps
 from trainobs.steps.timeline import MAX_POINTS, Columns
 
 
@@ -55,7 +55,8 @@ class Windows:
             values = np.array([window[2] for window in windows])
             for row, step in enumerate(steps):
                 table[row] = self._of(step, spans, values)
-        seconds = np.array([step.end_ns - step.start_ns for step in steps]) / 1e9
+        steps = ClosedSteps.from_steps(steps)
+        seconds = (steps.end_ns - steps.start_ns) / 1e9
         table[:, self._levels_count :] *= seconds[:, None]
         return {name: table[:, index] for index, name in enumerate(self._names)}
 
