@@ -137,7 +137,7 @@ class Turns(L.Callback):
         self._begin_ns = self._step = 0
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._tee, self._watched = trainer.profiler, dict(wrapping._watches)
+        self._tee, self._watched = trainer.profiler, dict(wrapping._wrapped[0].told)
         self._give_turn(trainer, 0)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
@@ -154,14 +154,14 @@ class Turns(L.Callback):
         observed = name == "observed"
         trainer.callbacks = [*self._arms[name], self]
         trainer.profiler = self._tee if observed else self._tee.trainobs_inner
-        wrapping._watches.clear()
-        wrapping._watches.update(self._watched if observed else {})
+        wrapping._wrapped[0].told.clear()
+        wrapping._wrapped[0].told.update(self._watched if observed else {})
         trainer.should_stop = turn >= self._turns * len(self._names)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         trainer.callbacks = [*self._arms["observed"], self]
         trainer.profiler = self._tee
-        wrapping._watches.update(self._watched)
+        wrapping._wrapped[0].told.update(self._watched)
 
 
 def under_lightning(*, quick: bool) -> dict[str, float]:

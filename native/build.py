@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "src"))  # this file runs before the package is in
 from trainobs.core.compiled import mark_of  # noqa: E402
 
 PACKAGE = ROOT / "src" / "trainobs"
-CLOCK = ("callback_context", "clock", "loader", "module")
+CLOCK = ("callback_context", "clock", "loader", "marks", "module", "watched_next")
 LOOPS = ("lookups", "bags", "rows")
 LIBRARIES = {
     PACKAGE / "core" / "_loops.so": ("-O3", *(f"native/{name}.c" for name in LOOPS)),

@@ -6,22 +6,35 @@ typedef struct {
 	THINGS(begin, *what, *end, *on_fault, *value)
 } CallbackContext;
 
-/* As `except Exception: on_fault()` does: while the exception is handled. */
-static int fault(CallbackContext *self)
+/* From here on an exception is handled, as in an `except` clause; the one before is kept. */
+void begin_handling(struct handled *before)
 {
-	PyObject *kind, *error, *trace, *old_kind, *old_error, *old_trace;
-	int failed;
+	PyObject *kind, *error, *trace;
 
-	if (!PyErr_ExceptionMatches(PyExc_Exception))
-		return -1;
 	PyErr_Fetch(&kind, &error, &trace);
 	PyErr_NormalizeException(&kind, &error, &trace);
 	if (trace)
 		PyException_SetTraceback(error, trace);
-	PyErr_GetExcInfo(&old_kind, &old_error, &old_trace);
+	PyErr_GetExcInfo(&before->kind, &before->error, &before->trace);
 	PyErr_SetExcInfo(kind, error, trace);
+}
+
+void end_handling(struct handled *before)
+{
+	PyErr_SetExcInfo(before->kind, before->error, before->trace);
+}
+
+/* As `except Exception: on_fault()` does. */
+static int fault(CallbackContext *self)
+{
+	struct handled before;
+	int failed;
+
+	if (!PyErr_ExceptionMatches(PyExc_Exception))
+		return -1;
+	begin_handling(&before);
 	failed = tell(self->on_fault, NULL, NULL);
-	PyErr_SetExcInfo(old_kind, old_error, old_trace);
+	end_handling(&before);
 	return failed;
 }
 

@@ -59,10 +59,10 @@ typedef struct {
 /* What is looked up once, as the module is imported. */
 struct names {
 	PyObject *append, *ask_first, *close_fetched, *end, *leader, *look, *look_at, *mark_first,
-		*tell;
+		*nbytes, *note, *tell;
 	PyObject *nothing; /* the empty tuple */
-	PyObject *monotonic_ns, *c_uint64, *addressof, *with_more;
-	PyTypeObject *marker, *fetch_listener;
+	PyObject *monotonic_ns, *c_uint64, *addressof, *with_more, *method_type;
+	PyTypeObject *marker, *fetch_listener, *pass_tracker;
 };
 extern struct names names;
 
@@ -86,9 +86,23 @@ void marker_end_step(Marker *self);
 int marker_begin_fetch(Marker *self, int leads);
 int marker_begin_batch(Marker *self, PyObject *step, long long epoch, int leads);
 
+PyObject *pass_tracker_ask(PyObject *self, PyObject *watches);
+int pass_tracker_got(PyObject *self, PyObject *listeners, PyObject *iterator, PyObject *batch);
+void mark_batch_begin(unsigned long worker, unsigned long number, unsigned long loader,
+		      unsigned long pass);
+
+/* What was handled before an exception is. */
+struct handled {
+	PyObject *kind, *error, *trace;
+};
+void begin_handling(struct handled *before);
+void end_handling(struct handled *before);
+
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec);
 int add_loader_types(PyObject *module);
 int add_callback_context(PyObject *module);
+int add_marks(PyObject *module);
+int add_watched_next(PyObject *module);
 
 /* Entries of the tables by which Python knows a type. */
 #define METHOD(name, function, how) { name, (PyCFunction)(void (*)(void))function, how, NULL }

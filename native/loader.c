@@ -2,9 +2,6 @@
 /* What a loop gets from its loaders: which batch, when, and what the clock is told of it. */
 #include "fast_path.h"
 
-#include <sys/prctl.h>
-
-#define BATCH_BEGIN 0x746f6273 /* core/abi.py */
 #define MAIN_WORKER 0xffffffffUL
 #define NO_WORKER -1 /* steps/fast_path_python.py */
 
@@ -17,7 +14,7 @@ typedef struct {
 
 typedef struct {
 	THINGS(marks, *listeners, *watches)
-	long long loader, workers, passes, number;
+	long long loader, workers, passes, number, due;
 	char exact, until_one_ends;
 } PassTracker;
 
@@ -141,8 +138,10 @@ static FetchListener *listener_at(PyObject *listeners, Py_ssize_t place)
 	return (FetchListener *)listener;
 }
 
-static PyObject *pass_tracker_ask(PassTracker *self, PyObject *watches)
+/* Returns who was told: a new reference. */
+PyObject *pass_tracker_ask(PyObject *object, PyObject *watches)
 {
+	PassTracker *self = (PassTracker *)object;
 	PyObject *listeners;
 
 	if (self->watches != watches && tell_method((PyObject *)self, names.tell, watches))
@@ -158,40 +157,42 @@ static PyObject *pass_tracker_ask(PassTracker *self, PyObject *watches)
 		}
 	}
 	if (is_set(self->marks))
-		prctl(BATCH_BEGIN, MAIN_WORKER, self->number, self->loader, self->passes);
+		mark_batch_begin(MAIN_WORKER, self->number, self->loader, self->passes);
 	return listeners;
 }
 
-static PyObject *pass_tracker_got(PassTracker *self, PyObject *const *args, Py_ssize_t count)
+int pass_tracker_got(PyObject *object, PyObject *listeners, PyObject *iterator, PyObject *batch)
 {
+	PassTracker *self = (PassTracker *)object;
 	long long number, end_ns;
 
-	if (count != 3 || !PyTuple_Check(args[0]))
-		return PyErr_Format(PyExc_TypeError, "who was told, the iterator and its batch");
-	if (is_set(self->marks) && tell_method(self->marks, names.end, args[2]))
-		return NULL;
-	if (self->until_one_ends && tell_method((PyObject *)self, names.look_at, args[1]))
-		return NULL;
+	if (is_set(self->marks) && tell_method(self->marks, names.end, batch))
+		return -1;
+	if (self->until_one_ends && tell_method(object, names.look_at, iterator))
+		return -1;
 	number = self->number++;
 	end_ns = monotonic();
-	for (Py_ssize_t i = 0; i < PyTuple_Size(args[0]); i++) {
-		FetchListener *listener = listener_at(args[0], i);
+	for (Py_ssize_t i = 0; i < PyTuple_Size(listeners); i++) {
+		FetchListener *listener = listener_at(listeners, i);
 
 		if (!listener || answered(listener, self, number, end_ns))
-			return NULL;
+			return -1;
 	}
-	Py_RETURN_NONE;
+	if (self->due && self->number >= self->due) {
+		PyObject *answer =
+			PyObject_CallMethodObjArgs(object, names.note, iterator, batch, NULL);
+
+		Py_XDECREF(answer);
+		return answer ? 0 : -1;
+	}
+	return 0;
 }
 
-static PyObject *call_prctl(PyObject *module, PyObject *const *args, Py_ssize_t count)
+static PyObject *got(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-	unsigned long values[5] = { 0 };
-
-	for (Py_ssize_t i = 0; i < count && i < 5; i++)
-		values[i] = PyLong_AsUnsignedLongMask(args[i]);
-	if (PyErr_Occurred())
-		return NULL;
-	return PyLong_FromLong(prctl((int)values[0], values[1], values[2], values[3], values[4]));
+	if (count != 3 || !PyTuple_Check(args[0]))
+		return PyErr_Format(PyExc_TypeError, "who was told, the iterator and its batch");
+	return none(pass_tracker_got(self, args[0], args[1], args[2]));
 }
 
 static PyMemberDef fetch_listener_members[] = {
@@ -218,6 +219,7 @@ static PyMemberDef pass_tracker_members[] = {
 	MEMBER(PassTracker, "workers", T_LONGLONG, workers),
 	MEMBER(PassTracker, "passes", T_LONGLONG, passes),
 	MEMBER(PassTracker, "number", T_LONGLONG, number),
+	MEMBER(PassTracker, "due", T_LONGLONG, due),
 	MEMBER(PassTracker, "exact", T_BOOL, exact),
 	MEMBER(PassTracker, "until_one_ends", T_BOOL, until_one_ends),
 	{ 0 },
@@ -231,7 +233,7 @@ static PyMethodDef fetch_listener_methods[] = {
 
 static PyMethodDef pass_tracker_methods[] = {
 	METHOD("ask", pass_tracker_ask, METH_O),
-	METHOD("got", pass_tracker_got, METH_FASTCALL),
+	METHOD("got", got, METH_FASTCALL),
 	{ 0 },
 };
 
@@ -261,13 +263,7 @@ static PyType_Spec pass_tracker_spec = SPEC("PassTracker", PassTracker, pass_tra
 
 int add_loader_types(PyObject *module)
 {
-	static PyMethodDef function = METHOD("prctl", call_prctl, METH_FASTCALL);
-	PyObject *made = PyCFunction_NewEx(&function, NULL, NULL);
-
-	if (!made || PyModule_AddObject(module, "prctl", made)) {
-		Py_XDECREF(made);
-		return -1;
-	}
 	names.fetch_listener = add_type(module, &fetch_listener_spec);
-	return names.fetch_listener && add_type(module, &pass_tracker_spec) ? 0 : -1;
+	names.pass_tracker = add_type(module, &pass_tracker_spec);
+	return names.fetch_listener && names.pass_tracker ? 0 : -1;
 }

@@ -310,6 +310,8 @@ static int look_up(void)
 		{ &names.look, "_look" },
 		{ &names.look_at, "_look_at" },
 		{ &names.mark_first, "_mark_first" },
+		{ &names.nbytes, "nbytes" },
+		{ &names.note, "_note" },
 		{ &names.tell, "_tell" },
 	};
 
@@ -320,6 +322,7 @@ static int look_up(void)
 	names.monotonic_ns = from("time", "monotonic_ns");
 	names.c_uint64 = from("ctypes", "c_uint64");
 	names.addressof = from("ctypes", "addressof");
+	names.method_type = from("types", "MethodType");
 	names.with_more = from("trainobs.steps.closed_step", "with_more");
 	return PyErr_Occurred() ? -1 : 0;
 }
@@ -348,7 +351,8 @@ PyMODINIT_FUNC PyInit__fast_path(void)
 	PyObject *module = PyModule_Create(&definition);
 
 	if (module && (look_up() || !(names.marker = add_type(module, &marker_spec)) ||
-		       add_loader_types(module) || add_callback_context(module)))
+		       add_loader_types(module) || add_callback_context(module) ||
+		       add_marks(module) || add_watched_next(module)))
 		Py_CLEAR(module);
 	return module;
 }

@@ -46,7 +46,7 @@ class Place(NamedTuple):
             counts.append(self.name)
             raise RuntimeError("injected")
 
-        is_property = isinstance(vars(self.owner)[self.name], property)
+        is_property = isinstance(inspect.getattr_static(self.owner, self.name), property)
         monkeypatch.setattr(self.owner, self.name, property(fail) if is_property else fail)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import random
@@ -283,8 +282,3 @@ def test_an_environment_without_it_is_in_python():
         command = [sys.executable, "-c", script]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
         assert done.stdout == f"{language}\n", done.stderr
-
-
-def test_numbers_of_the_kernels_marks_are_wide_enough():
-    assert isinstance(fast_path_python.wide(2**31), ctypes.c_ulong)
-    assert fast_path.prctl(0x746F6275, 2**63, -1, 0, 0) == -1  # refused, as the kernel does

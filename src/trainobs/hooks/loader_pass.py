@@ -7,7 +7,6 @@ more. Of other loaders it is not known which worker made which batch.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Sequence
 from functools import partial
@@ -38,16 +37,16 @@ class LoaderPass(PassTracker):
         until_one_ends: whether it is exact only until a worker has no data any more: each worker
             of a loader with an iterable data set makes what it has, in turn.
         watches: those who are told, each by its one of `listeners`.
-        due: number of the batch from which on something of the pass is to be noted again.
+        due: number of the batch from which on something of the pass is to be noted again; 0 of
+            one that nobody saw begin, of which nothing is.
     """
 
-    __slots__ = ("__weakref__", "_facts", "_loops", "_ref", "due")
+    __slots__ = ("__weakref__", "_facts", "_loops", "_ref")
 
     def __init__(self, loader: int, workers: int, exact: bool = False) -> None:
         super().__init__()
         self.loader, self.workers, self.exact = loader, workers, exact
         self._facts: Sequence[dict[str, Any]] = ()
-        self.due: float = math.inf
         self._loops: dict[int, LoopPass] = {}
 
     @classmethod
@@ -110,7 +109,7 @@ class LoaderPass(PassTracker):
         self._facts, self.due = facts, 1
         time_draws(iterator, facts, is_first=True)
 
-    def note(self, iterator: Any, batch: object) -> None:
+    def _note(self, iterator: Any, batch: object) -> None:
         """Write down how many tensors the first batch has; later on, time a turn of draws."""
         if self.due == 1:
             for noted in self._facts:

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from operator import index
 from typing import Any
 
 from torch import Tensor
 
-from trainobs.core.abi import BATCH_BEGIN, BATCH_END, BATCH_VOID
 from trainobs.core.errors import REPORT
 from trainobs.core.log import logger
 from trainobs.core.signals import let_signals_through
-from trainobs.steps.fast_path import prctl, wide
+from trainobs.steps.fast_path import TaskMarks
 
 MOST_PARTS = 256
 """Parts of a batch that are looked at for its size; of one with more it is unknown."""
 
 
-class Marks:
+class Marks(TaskMarks):
     """Marks the batches that one task makes.
 
     Args:
@@ -31,21 +31,10 @@ class Marks:
         loader: serial of the loader.
     """
 
+    __slots__ = ()
+
     def __init__(self, worker: int, loader: int) -> None:
-        self._worker = wide(worker)
-        self._loader = loader
-
-    def begin(self, pass_number: int, number: int) -> None:
-        """A batch begins: which pass over the loader, and which batch of this worker in it."""
-        prctl(BATCH_BEGIN, self._worker, number, self._loader, pass_number)
-
-    def end(self, batch: object) -> None:
-        """The batch is made."""
-        prctl(BATCH_END, wide(bytes_of(batch)), 0, 0, 0)
-
-    def void(self) -> None:
-        """Nothing came of it: an exception, or the end of the data."""
-        prctl(BATCH_VOID, 0, 0, 0, 0)
+        super().__init__(worker, loader, bytes_of)
 
 
 def bytes_of(batch: object) -> int:
@@ -54,7 +43,7 @@ def bytes_of(batch: object) -> int:
     Also where a part does not tell, as torch's sparse tensors, which raise instead.
     """
     try:
-        return _bytes_of(batch)
+        return index(_bytes_of(batch))  # of numbers of NumPy's, too
     except Exception:
         let_signals_through()
         return -1

@@ -28,25 +28,30 @@ from trainobs.hooks.loader_pass import LoaderPass, passes, serials
 from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import MarkingInit
 from trainobs.hooks.observed_loader import followed
+from trainobs.steps.fast_path import FetchListener, watched_next
 
 _INIT = "worker_init_fn"
 
 
 class _Wrapping:
-    """What is wrapped of torch; once undone, a wrapper that somebody holds on to does nothing."""
+    """What is wrapped of torch; once undone, a wrapper that somebody holds on to does nothing.
+
+    Attributes:
+        told: thread -> who is to be told of what it does; none of them is empty.
+    """
 
     def __init__(self) -> None:
-        self.live = True
+        self.told: dict[int, tuple[LoaderListener, ...]] = {}
         self._undo: dict[tuple[type, str], tuple[Callable[..., Any], Callable[..., Any]]] = {}
-        self._wrap(_BaseDataLoaderIter, "__next__", _watched_next)
+        self._wrap(_BaseDataLoaderIter, "__next__", self._watched_next)
         self._wrap(BaseProcess, "start", _timed_start)
 
     def wrap_loaders(self) -> None:
         """Wrap the loaders that make iterators of torch in a method of their own."""
-        self._wrap(DataLoader, "__iter__", _watched_iter)
+        self._wrap(DataLoader, "__iter__", self._watched_iter)
         stateful = sys.modules.get("torchdata.stateful_dataloader")
         if stateful:  # imported by now
-            self._wrap(stateful.StatefulDataLoader, "__iter__", _watched_iter)
+            self._wrap(stateful.StatefulDataLoader, "__iter__", self._watched_iter)
 
     def is_outermost(self, kind: type) -> bool:
         """Whether the first that hears of an iterator of such a loader is ours."""
@@ -55,54 +60,73 @@ class _Wrapping:
 
     def undo(self) -> None:
         """Put back what was there; what somebody has wrapped since stays."""
-        self.live = False
+        self.told.clear()
         for (cls, name), (original, wrapper) in self._undo.items():
             if getattr(cls, name) is wrapper:
                 setattr(cls, name, original)
 
-    def watches(self) -> tuple[LoaderListener, ...]:
-        """Those that are to be told of what this thread does."""
-        return _watches.get(get_ident(), ()) if self.live else ()
+    def _watched_iter(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def watched_iter(loader: Any) -> Any:
+            watches = self.told.get(get_ident(), ())
+            begun = _safely(watches, _begin, loader, watches) if watches else None
+            if begun is None:
+                return make(loader)
+            told = begun.told
+            begin_ns, _starts.took_ns = time.monotonic_ns(), 0
+            try:
+                with _marking(loader, begun.serial if begun.marked else None):
+                    iterator = make(loader)
+            except BaseException:
+                _safely(watches, _not_made, told)
+                raise
+            took_ns, workers_ns = time.monotonic_ns() - begin_ns, _starts.took_ns
+            _safely(watches, _begin_pass, iterator, loader, begun, watches)
+            observed = _safely(watches, _made, iterator, told, took_ns, workers_ns)
+            return iterator if observed is None else observed
 
-    def _wrap(self, cls: type, name: str, wrap: Callable[..., Callable[..., Any]]) -> None:
+        return watched_iter
+
+    def _watched_next(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return watched_next(fetch, self.told, passes, _Rare)
+
+    def _wrap(self, cls: type, name: str, wrap: Callable[..., Any]) -> None:
         if (cls, name) not in self._undo:
             original = getattr(cls, name)
-            wrapper = wrap(original, self)
+            wrapper = wraps(original)(wrap(original))
             setattr(cls, name, wrapper)
             self._undo[cls, name] = original, wrapper
 
-
-_watches: dict[int, tuple[LoaderListener, ...]] = {}
-"""Thread -> who is to be told of what it does; none of them is empty."""
 
 _wrapped: list[_Wrapping] = []
 
 
 def tell(watch: LoaderListener) -> None:
     """Tell a watch, from now on."""
-    _watches[watch.thread] = (*_watches.get(watch.thread, ()), watch)
     if not _wrapped:
         _wrapped.append(_Wrapping())
-    _wrapped[0].wrap_loaders()
+    wrapping = _wrapped[0]
+    wrapping.told[watch.thread] = (*wrapping.told.get(watch.thread, ()), watch)
+    wrapping.wrap_loaders()
 
 
 def tell_no_more(watch: LoaderListener) -> None:
     """Tell a watch nothing any more. May be done twice."""
-    others = tuple(other for other in _watches.pop(watch.thread, ()) if other is not watch)
-    if others:
-        _watches[watch.thread] = others
+    for wrapping in _wrapped:
+        told = wrapping.told.pop(watch.thread, ())
+        if others := tuple(other for other in told if other is not watch):
+            wrapping.told[watch.thread] = others
     for at in list(passes.values()):
         at.forget()
 
 
 def is_watched() -> bool:
     """Whether anybody is told of what a thread of this process does."""
-    return bool(_watches)
+    return any(wrapping.told for wrapping in _wrapped)
 
 
 def unwrap_if_unwatched() -> None:
     """Leave torch as it was, if there is no watch any more."""
-    while _wrapped and not _watches:
+    while _wrapped and not is_watched():
         _wrapped.pop().undo()
         passes.clear()  # passes that begin from now on go uncounted
 
@@ -114,29 +138,6 @@ def is_told_of(loader: object) -> bool:
     return any(wrapping.is_outermost(type(loader)) for wrapping in _wrapped)
 
 
-def _watched_iter(make: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[Any], Any]:
-    @wraps(make)
-    def watched_iter(loader: Any) -> Any:
-        watches = wrapping.watches()
-        begun = _safely(watches, _begin, loader, watches) if watches else None
-        if begun is None:
-            return make(loader)
-        told = begun.told
-        begin_ns, _starts.took_ns = time.monotonic_ns(), 0
-        try:
-            with _marking(loader, begun.serial if begun.marked else None):
-                iterator = make(loader)
-        except BaseException:
-            _safely(watches, _not_made, told)
-            raise
-        took_ns, workers_ns = time.monotonic_ns() - begin_ns, _starts.took_ns
-        _safely(watches, _begin_pass, iterator, loader, begun, watches)
-        observed = _safely(watches, _made, iterator, told, took_ns, workers_ns)
-        return iterator if observed is None else observed
-
-    return watched_iter
-
-
 class _Starts(local):
     took_ns = 0
 
@@ -145,8 +146,7 @@ _starts = _Starts()
 """What this thread took to start processes since it last began to make an iterator."""
 
 
-def _timed_start(start: Callable[[Any], None], wrapping: _Wrapping) -> Callable[[Any], None]:
-    @wraps(start)
+def _timed_start(start: Callable[[Any], None]) -> Callable[[Any], None]:
     def timed_start(process: Any) -> None:
         begin_ns = time.monotonic_ns()
         try:
@@ -234,38 +234,34 @@ def _begin_pass(
             watch.expected.begin(at)
 
 
-def _watched_next(fetch: Callable[[Any], Any], wrapping: _Wrapping) -> Callable[[Any], Any]:
-    @wraps(fetch)
-    def watched_next(iterator: Any) -> Any:
-        watches = _watches.get(get_ident()) if wrapping.live else None
-        if not watches:
-            return fetch(iterator)
-        try:
-            at = passes.get(id(iterator)) or LoaderPass(0, 0)  # that nobody saw begin
-            told = at.ask(watches)
-        except Exception:
-            _fault(watches)
-            return fetch(iterator)
-        try:
-            batch = fetch(iterator)
-        except BaseException as error:
-            _safely(watches, _without, error, at, zip(watches, told, strict=True))
-            raise
-        try:
-            at.got(told, iterator, batch)
-            if at.number >= at.due:
-                at.note(iterator, batch)
-        except Exception:
-            _fault(watches)
-        return batch
+class _Rare:
+    """What few fetches do: see `watched_next`."""
 
-    return watched_next
+    @staticmethod
+    def unseen() -> LoaderPass:
+        """Of an iterator that nobody saw begin."""
+        return LoaderPass(0, 0)
+
+    @staticmethod
+    def without(
+        at: LoaderPass,
+        watches: Sequence[LoaderListener],
+        told: Sequence[FetchListener],
+        error: BaseException,
+    ) -> None:
+        """A fetch got no batch."""
+        _safely(watches, _without, error, at, zip(watches, told, strict=True))
+
+    @staticmethod
+    def fault(watches: Sequence[LoaderListener]) -> None:
+        """Something of ours has failed, which is being handled: nobody is told any more."""
+        for watch in watches:
+            watch.fault()
 
 
 def _without(
     error: BaseException, at: LoaderPass, told: Iterable[tuple[LoaderListener, Any]]
 ) -> None:
-    """A fetch got no batch."""
     over = isinstance(error, StopIteration)
     at.void(over=over)
     end_ns = time.monotonic_ns()
@@ -283,10 +279,5 @@ def _safely(watches: Sequence[LoaderListener], action: Callable[..., Any], *args
     try:
         return action(*args)
     except Exception:
-        _fault(watches)
+        _Rare.fault(watches)
         return None
-
-
-def _fault(watches: Sequence[LoaderListener]) -> None:
-    for watch in watches:
-        watch.fault()

@@ -46,10 +46,11 @@ if TYPE_CHECKING or _native is None:
     Marker = fast_path_python.Marker
     PassTracker = fast_path_python.PassTracker
     FetchListener = fast_path_python.FetchListener
-    prctl = fast_path_python.prctl
+    TaskMarks = fast_path_python.TaskMarks
     untracked = fast_path_python.untracked
-    wide = fast_path_python.wide
+    watched_next = fast_path_python.watched_next
 else:
     CallbackContext, Marker = _native.CallbackContext, _native.Marker
     PassTracker, FetchListener = _native.PassTracker, _native.FetchListener
-    prctl, untracked, wide = _native.prctl, _native.untracked, int
+    TaskMarks, watched_next = _native.TaskMarks, _native.watched_next
+    untracked = _native.untracked

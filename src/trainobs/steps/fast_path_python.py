@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
-from typing import Any, TypeVar
+from threading import get_ident
+from typing import Any, Protocol, TypeVar
 
-from trainobs.core.abi import MAIN_WORKER, Phase
+from trainobs.core.abi import BATCH_BEGIN, BATCH_END, BATCH_VOID, MAIN_WORKER, Phase
 from trainobs.steps.marker import Marker
 from trainobs.steps.states import StepsBy
 
@@ -22,9 +23,9 @@ __all__ = [
     "FetchListener",
     "Marker",
     "PassTracker",
-    "prctl",
+    "TaskMarks",
     "untracked",
-    "wide",
+    "watched_next",
 ]
 
 T = TypeVar("T")
@@ -145,6 +146,7 @@ class PassTracker:
     """Where an iterator is, and who is told of it: see `trainobs.hooks.loader_pass`."""
 
     __slots__ = (
+        "due",
         "exact",
         "listeners",
         "loader",
@@ -157,7 +159,7 @@ class PassTracker:
     )
 
     def __init__(self) -> None:
-        self.loader = self.workers = self.passes = self.number = 0
+        self.loader = self.workers = self.passes = self.number = self.due = 0
         self.exact = self.until_one_ends = False
         self.marks: Any = None
         self.watches: object = None
@@ -185,6 +187,8 @@ class PassTracker:
         end_ns = time.monotonic_ns()
         for listener in listeners:
             listener._answered(self, number, end_ns)
+        if self.due and self.number >= self.due:
+            self._note(iterator, batch)
 
     def _tell(self, watches: Any) -> None:
         """Have these told from now on."""
@@ -193,6 +197,94 @@ class PassTracker:
     def _look_at(self, iterator: object) -> None:
         """See whether it is still known which batch comes next."""
         raise NotImplementedError
+
+    def _note(self, iterator: object, batch: object) -> None:
+        """Note something of the pass, and set `due`."""
+        raise NotImplementedError
+
+
+class RareFetches(Protocol):
+    """What few fetches do; it raises nothing but what ends a training."""
+
+    def unseen(self) -> PassTracker:
+        """That of an iterator that nobody saw begin."""
+
+    def without(
+        self, at: Any, watches: Any, listeners: Sequence[Any], error: BaseException, /
+    ) -> object:
+        """A fetch got no batch."""
+
+    def fault(self, watches: Any, /) -> object:
+        """Something of ours has failed, which is being handled."""
+
+
+def watched_next(
+    fetch: Callable[[Any], Any],
+    told: Mapping[int, object],
+    passes: Mapping[int, PassTracker],
+    rare: RareFetches,
+    /,
+) -> Callable[[Any], Any]:
+    """`__next__` of iterators: of each fetch those are told who watch its thread.
+
+    Args:
+        fetch: the method that it stands for.
+        told: thread -> who is told.
+        passes: identity of an iterator -> its pass.
+        rare: what few fetches do.
+    """
+
+    def watched(iterator: Any) -> Any:
+        watches = told.get(get_ident())
+        if not watches:
+            return fetch(iterator)
+        try:
+            at = passes.get(id(iterator)) or rare.unseen()
+            listeners = at.ask(watches)
+        except Exception:
+            rare.fault(watches)
+            return fetch(iterator)
+        try:
+            batch = fetch(iterator)
+        except BaseException as error:
+            rare.without(at, watches, listeners, error)
+            raise
+        try:
+            at.got(listeners, iterator, batch)
+        except Exception:
+            rare.fault(watches)
+        return batch
+
+    return watched
+
+
+class TaskMarks:
+    """Marks the batches that one task makes: see `trainobs.hooks.marks`.
+
+    Args:
+        worker: number of the worker.
+        loader: serial of the loader.
+        bytes_of: how large a batch is; C asks only where it does not see that at once.
+    """
+
+    __slots__ = ("_bytes_of", "_loader", "_worker")
+
+    def __init__(self, worker: int, loader: int, bytes_of: Callable[[object], int], /) -> None:
+        self._worker = _wide(worker)
+        self._loader = loader
+        self._bytes_of = bytes_of
+
+    def begin(self, pass_number: int, number: int, /) -> None:
+        """A batch begins: which pass over the loader, and which batch of this worker in it."""
+        _prctl(BATCH_BEGIN, self._worker, number, self._loader, pass_number)
+
+    def end(self, batch: object, /) -> None:
+        """The batch is made."""
+        _prctl(BATCH_END, _wide(self._bytes_of(batch)), 0, 0, 0)
+
+    def void(self) -> None:
+        """Nothing came of it: an exception, or the end of the data."""
+        _prctl(BATCH_VOID, 0, 0, 0, 0)
 
 
 class CallbackContext:
@@ -237,9 +329,9 @@ class CallbackContext:
 
 
 # Without types of its arguments, by which ctypes would make an object of each: half its time. So
-# they are 32 bits wide, signed, but for those that are made `wide`.
+# they are 32 bits wide, signed, but for those that are made `_wide`.
 # PyDLL: a call this short need not let go of the interpreter's lock.
-prctl: Callable[..., int] = ctypes.PyDLL(None).prctl
+_prctl: Callable[..., int] = ctypes.PyDLL(None).prctl
 
 
 def untracked(thing: T, /) -> T:
@@ -247,6 +339,6 @@ def untracked(thing: T, /) -> T:
     return thing
 
 
-def wide(number: int, /) -> Any:
-    """An argument of `prctl` that may be large."""
+def _wide(number: int) -> Any:
+    """An argument of `_prctl` that may be large."""
     return number if number < _LARGE else ctypes.c_ulong(number)
