@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from struct import Struct
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -132,21 +134,48 @@ class ClosedStep(bytes):
         return _HEAD + number_at(self, _PHASES)
 
 
-class ClosedSteps(tuple[ClosedStep, ...]):
-    """Consecutive closed steps, at least one, with an array (n,) int64 for each number of them."""
+class ClosedSteps(Sequence[ClosedStep]):
+    """Consecutive closed steps, with an array (n,) int64 for each number of them.
+
+    Args:
+        packed: each as a `ClosedStep`, or its bytes; at least one where columns are asked for.
+    """
+
+    def __init__(self, packed: Iterable[bytes]) -> None:
+        self._packed = list(packed)
 
     @classmethod
     def from_steps(cls, steps: Iterable[ClosedStep]) -> ClosedSteps:
         """The same steps; no copy where they have columns already."""
         return steps if isinstance(steps, cls) else cls(steps)
 
+    @classmethod
+    def joined(cls, parts: Iterable[ClosedSteps]) -> ClosedSteps:
+        """The steps of several, one after another."""
+        return cls(chain.from_iterable(part._packed for part in parts))
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    @overload
+    def __getitem__(self, place: int) -> ClosedStep: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> ClosedSteps: ...
+
+    def __getitem__(self, place: int | slice) -> ClosedStep | ClosedSteps:
+        found = self._packed[place]
+        return ClosedSteps(found) if isinstance(found, list) else ClosedStep(found)
+
+    def __iter__(self) -> Iterator[ClosedStep]:
+        return map(ClosedStep, self._packed)
+
     @cached_property
     def _joined(self) -> Ints | None:
         """All that they are, shape (n, numbers); None if some have more than others."""
-        size = len(self[0])
-        if any(len(step) != size for step in self):
+        if len(set(map(len, self._packed))) > 1:
             return None
-        numbers = np.frombuffer(b"".join(self), np.int64).reshape(len(self), -1)
+        numbers = np.frombuffer(b"".join(self._packed), np.int64).reshape(len(self), -1)
         return numbers if (numbers[:, _PHASES] == numbers.shape[1] - _HEAD).all() else None
 
     @cached_property

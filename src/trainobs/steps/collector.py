@@ -7,7 +7,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain
+from itertools import islice, repeat
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from trainobs.core.coverage import BLOCK, FEEDS, Async, Coverage
 from trainobs.core.histogram import percentile
 from trainobs.core.metrics import Cells, Formulas
 from trainobs.core.records import StepTable
-from trainobs.steps.closed_step import ClosedStep, ClosedSteps, number_at
+from trainobs.steps.closed_step import ClosedStep, ClosedSteps
 from trainobs.steps.ledger import Ledger
 from trainobs.steps.lookup_source import LookupSource, NoLookups
 from trainobs.steps.ring import KernelRows, Ring, Taken, joined
@@ -188,7 +188,7 @@ class Collector:
             self._last = self._clock.over and not self._clock.closed and not self._waiting
         if not waiting:
             return None
-        steps = ClosedSteps(chain.from_iterable(steps for steps, _ in waiting))
+        steps = ClosedSteps.joined(steps for steps, _ in waiting)
         taken = [taken for _, taken in waiting if taken]
         if not taken:
             return self._assemble(steps, None)
@@ -209,8 +209,8 @@ class Collector:
 
     def _accept(self, steps: ClosedSteps) -> None:
         self.waiting_count += len(steps)
-        closed, last = self._clock.closed, steps[-1].serial
-        while closed and number_at(closed[0]) <= last:
+        closed = self._clock.closed
+        for _ in repeat(None, min(len(steps), len(closed))):  # it may have been given up meanwhile
             closed.popleft()
 
     def _drop(self, steps: ClosedSteps, taken: Taken | None) -> None:
@@ -226,7 +226,7 @@ class Collector:
         count = len(closed)
         if settle and count and self._now() - ClosedStep(closed[count - 1]).end_ns < SETTLE_NS:
             count -= 1
-        return ClosedSteps(ClosedStep(closed[index]) for index in range(count))
+        return ClosedSteps(islice(closed.copy(), count))  # another thread adds to it
 
     def _copy_rows(self, ring: Ring, steps: ClosedSteps) -> Taken:
         serials = steps.serial.tolist()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import count
+from itertools import count, repeat
 from operator import eq
 from struct import Struct
 from typing import Protocol
@@ -241,10 +241,12 @@ class Ledger:
 
     def _fetched_until(self, serial: int) -> Ints:
         """Take the fetches of steps up to a serial off; shape (n, 9)."""
-        fetches = []
-        while self._fetches and _serial_of(self._fetches[0]) <= serial:
-            fetches.append(self._fetches.popleft())
-        return np.frombuffer(b"".join(fetches), np.int64).reshape(-1, 9)
+        fetches = np.frombuffer(b"".join(self._fetches.copy()), np.int64).reshape(-1, 9)
+        later = np.flatnonzero(fetches[:, _SERIAL] > serial)
+        count = int(later[0]) if len(later) else len(fetches)
+        for _ in repeat(None, count):
+            self._fetches.popleft()
+        return fetches[:count]
 
     def _join(self, split: _Split, fetches: Ints) -> tuple[Rows, Ints]:
         """Tell the steps what they waited for; returns the batches that were got, in that order.
