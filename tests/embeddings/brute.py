@@ -26,7 +26,7 @@ class Steps:
     def closed(self, first=1, epoch=0):
         """All steps that were begun, from the one with serial `first`."""
         return [
-            ClosedStep.of(serial, serial - 1, (0, STEP_NS), epoch=epoch)
+            ClosedStep.from_numbers(serial, serial - 1, (0, STEP_NS), epoch=epoch)
             for serial in range(first, self.serial + 1)
         ]
 

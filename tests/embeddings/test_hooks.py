@@ -218,7 +218,7 @@ class TestCompiled:
         compiled(*make_batch())
         lookups, steps = hooked(compiled)
         compiled(*make_batch())
-        setup = ClosedStep.of(0, SETUP, (0, 1))
+        setup = ClosedStep.from_numbers(0, SETUP, (0, 1))
         rows = lookups.rows([setup, *steps.closed()])
         lookups.close()
         assert rows["table"].tolist() == [0, 1, 2]

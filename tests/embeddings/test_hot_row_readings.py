@@ -24,7 +24,7 @@ def test_steps_that_became_one_have_what_came_in_all():
         serving.count += 10**serial
         readings.stepped(serial)
     steps = [
-        ClosedStep.of(serial, serial, (0, 1), merged=merged)
+        ClosedStep.from_numbers(serial, serial, (0, 1), merged=merged)
         for serial, merged in ((0, ()), (3, (1, 2)), (4, ()))
     ]
     columns = readings.columns(steps)

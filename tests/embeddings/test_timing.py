@@ -34,7 +34,7 @@ class Steps:
     def close(self) -> np.ndarray:
         """The rows of the step, which is over."""
         serial, self.serial = self.serial, self.serial + 1
-        return self.lookups.rows([ClosedStep.of(serial, serial, (0, 10**9))])
+        return self.lookups.rows([ClosedStep.from_numbers(serial, serial, (0, 10**9))])
 
 
 class Slow(nn.EmbeddingBag):

@@ -89,7 +89,7 @@ def events(stream) -> PhaseEvents:
 
 
 def closed(*serials: int, merged: tuple[int, ...] = ()) -> list[ClosedStep]:
-    return [ClosedStep.of(serial, serial, (0, 1), merged=merged) for serial in serials]
+    return [ClosedStep.from_numbers(serial, serial, (0, 1), merged=merged) for serial in serials]
 
 
 def step(events: PhaseEvents, stream: Stream, serial: int, forward=3.0, backward=5.0) -> None:

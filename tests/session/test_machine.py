@@ -16,7 +16,7 @@ from trainobs.steps.closed_step import ClosedStep
 
 
 def step(number: int, begin_ns: int, end_ns: int) -> ClosedStep:
-    return ClosedStep.of(number, number, (begin_ns, end_ns))
+    return ClosedStep.from_numbers(number, number, (begin_ns, end_ns))
 
 
 def test_what_grew_since_the_last_reading_is_of_the_steps_since():

@@ -69,7 +69,9 @@ def step(serial: int, start: int, end: int, wait: int = 0, unexplained: int = 0)
     """A step whose number is its serial + 100."""
     phases = [0] * len(Phase)
     phases[Phase.LOADER] = wait
-    return ClosedStep.of(serial, serial + 100, (start, end), phases, unexplained=unexplained)
+    return ClosedStep.from_numbers(
+        serial, serial + 100, (start, end), phases, unexplained=unexplained
+    )
 
 
 def test_a_wait_is_divided_as_the_maker_spent_the_time_of_it(book):

@@ -14,7 +14,10 @@ from trainobs.steps.timeline import Gauges, Spans, Totals
 
 def steps(*edges: int) -> list[ClosedStep]:
     """Steps between each pair of neighbouring edges."""
-    return [ClosedStep.of(i, i, (start, end)) for i, (start, end) in enumerate(pairwise(edges))]
+    return [
+        ClosedStep.from_numbers(i, i, (start, end))
+        for i, (start, end) in enumerate(pairwise(edges))
+    ]
 
 
 def test_a_span_counts_in_the_step_in_which_it_ends():

@@ -146,6 +146,6 @@ class KernelStepClock:
         phase_ns[_OTHER] = end_ns - self._begin_ns - phase_ns[_LOADER]
         number = SETUP if serial == 0 else serial - 1
         begin_ns, self._begin_ns = self._begin_ns, end_ns
-        self.closed.append(ClosedStep.of(serial, number, (begin_ns, end_ns), phase_ns))
+        self.closed.append(ClosedStep.from_numbers(serial, number, (begin_ns, end_ns), phase_ns))
         if serial:
             self.counts += step["counts"].astype(np.int64)

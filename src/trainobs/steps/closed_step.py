@@ -55,7 +55,7 @@ class ClosedStep(bytes):
     __slots__ = ()
 
     @classmethod
-    def of(
+    def from_numbers(
         cls,
         serial: int,
         step: int,
