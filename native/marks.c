@@ -10,10 +10,9 @@
 
 #define MOST_PARTS 255
 #define NOT_SIMPLE (-1) /* Python looks */
-#define FAILED (-2)
 
 typedef struct {
-	THINGS(bytes_of)
+	THINGS(bytes_of, *kinds)
 	unsigned long worker, loader;
 } TaskMarks;
 
@@ -29,25 +28,26 @@ static int is_small(PyObject *part)
 	       PyUnicode_CheckExact(part) || PyBool_Check(part);
 }
 
-static long long own_bytes(PyObject *part)
+/* `kinds` are types that tell it without a line of Python, which might be stopped by a signal. */
+static long long own_bytes(PyObject *part, PyObject *kinds)
 {
-	PyObject *number = PyObject_GetAttr(part, names.nbytes);
-	long long bytes = NOT_SIMPLE;
+	PyObject *type = (PyObject *)Py_TYPE(part), *number;
+	Py_ssize_t i, count = PyTuple_Size(kinds);
+	long long bytes;
 
-	if (number && PyLong_CheckExact(number))
-		bytes = PyLong_AsLongLong(number);
-	Py_XDECREF(number);
-	if (PyErr_Occurred()) {
-		if (!PyErr_ExceptionMatches(PyExc_Exception))
-			return FAILED;
-		PyErr_Clear();
+	for (i = 0; i < count && PyTuple_GetItem(kinds, i) != type; i++)
+		;
+	if (i == count)
 		return NOT_SIMPLE;
-	}
+	number = PyObject_GetAttr(part, names.nbytes);
+	bytes = number ? PyLong_AsLongLong(number) : NOT_SIMPLE;
+	Py_XDECREF(number);
+	PyErr_Clear(); /* of a sparse one */
 	return bytes < 0 ? NOT_SIMPLE : bytes;
 }
 
 /* Bytes in the tensors and arrays of a batch, as most are: in lists, tuples and dictionaries. */
-static long long simple_bytes(PyObject *part, int *left)
+static long long simple_bytes(PyObject *part, PyObject *kinds, int *left)
 {
 	int is_list = PyList_CheckExact(part), is_dict = PyDict_CheckExact(part);
 	long long total = 0, bytes = 0;
@@ -59,7 +59,7 @@ static long long simple_bytes(PyObject *part, int *left)
 	if (is_small(part))
 		return 0;
 	if (!is_list && !is_dict && !PyTuple_CheckExact(part))
-		return own_bytes(part);
+		return own_bytes(part, kinds);
 	for (;;) {
 		if (is_dict) {
 			if (!PyDict_Next(part, &at, NULL, &value))
@@ -71,7 +71,7 @@ static long long simple_bytes(PyObject *part, int *left)
 			at++;
 		}
 		Py_INCREF(value);
-		bytes = simple_bytes(value, left);
+		bytes = simple_bytes(value, kinds, left);
 		Py_DECREF(value);
 		if (bytes < 0)
 			return bytes;
@@ -96,7 +96,7 @@ static PyObject *begin(TaskMarks *self, PyObject *const *args, Py_ssize_t count)
 static PyObject *end(TaskMarks *self, PyObject *batch)
 {
 	int left = MOST_PARTS;
-	unsigned long bytes = simple_bytes(batch, &left);
+	unsigned long bytes = simple_bytes(batch, self->kinds, &left);
 
 	if (bytes == (unsigned long)NOT_SIMPLE) {
 		PyObject *number = ask(self->bytes_of, batch, NULL);
@@ -118,12 +118,16 @@ static PyObject *void_(TaskMarks *self, PyObject *unused)
 
 static int init(TaskMarks *self, PyObject *args, PyObject *named)
 {
-	PyObject *old = self->bytes_of;
+	PyObject *bytes_of, *kinds;
 
-	if (!PyArg_ParseTuple(args, "kkO", &self->worker, &self->loader, &self->bytes_of))
+	if (!PyArg_ParseTuple(args, "kkOO!", &self->worker, &self->loader, &bytes_of, &PyTuple_Type,
+			      &kinds))
 		return -1;
-	Py_INCREF(self->bytes_of);
-	Py_XDECREF(old);
+	Py_INCREF(bytes_of);
+	Py_INCREF(kinds);
+	clear((PyObject *)self);
+	self->bytes_of = bytes_of;
+	self->kinds = kinds;
 	return 0;
 }
 

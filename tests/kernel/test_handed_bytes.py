@@ -93,7 +93,7 @@ def test_whatever_is_in_a_batch(observed: ObservedKernel, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_large_numbers_arrive(observed: ObservedKernel, kind: str) -> None:
-    marks = KINDS[kind](MAIN_WORKER, 7, bytes_of)
+    marks = KINDS[kind](MAIN_WORKER, 7, bytes_of, ())
     before = int(observed.kernel.batches["ordinal"].max())
     marks.begin(3, 2**31 - 1)
     marks.end(Odd(2**50))
@@ -106,7 +106,7 @@ def test_large_numbers_arrive(observed: ObservedKernel, kind: str) -> None:
 
 def handed(observed: ObservedKernel, kind: str, batch: object) -> int:
     """What the kernel was told of its size."""
-    marks = KINDS[kind](MAIN_WORKER, 1, bytes_of)
+    marks = KINDS[kind](MAIN_WORKER, 1, bytes_of, (torch.Tensor, np.ndarray))
     marks.begin(0, 0)
     marks.end(batch)
     batches = observed.kernel.batches

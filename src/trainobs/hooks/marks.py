@@ -12,7 +12,9 @@ from functools import wraps
 from operator import index
 from typing import Any
 
+import numpy as np
 from torch import Tensor
+from torch.nn import Parameter
 
 from trainobs.core.errors import REPORT
 from trainobs.core.log import logger
@@ -34,7 +36,7 @@ class Marks(TaskMarks):
     __slots__ = ()
 
     def __init__(self, worker: int, loader: int) -> None:
-        super().__init__(worker, loader, bytes_of)
+        super().__init__(worker, loader, bytes_of, (Tensor, Parameter, np.ndarray))
 
 
 def bytes_of(batch: object) -> int:

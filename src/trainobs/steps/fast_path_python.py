@@ -265,11 +265,19 @@ class TaskMarks:
         worker: number of the worker.
         loader: serial of the loader.
         bytes_of: how large a batch is; C asks only where it does not see that at once.
+        kinds: types whose `nbytes` runs no Python; for C.
     """
 
     __slots__ = ("_bytes_of", "_loader", "_worker")
 
-    def __init__(self, worker: int, loader: int, bytes_of: Callable[[object], int], /) -> None:
+    def __init__(
+        self,
+        worker: int,
+        loader: int,
+        bytes_of: Callable[[object], int],
+        kinds: tuple[type, ...],
+        /,
+    ) -> None:
         self._worker = _wide(worker)
         self._loader = loader
         self._bytes_of = bytes_of
