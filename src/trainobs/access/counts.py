@@ -103,7 +103,12 @@ class AccessCounts:
         return self._steps is not None and self._steps.counted < self._steps.passed
 
     def pass_steps(self, passed: int, counted: int) -> None:
-        """Say that so many more steps looked rows up, and how many of them were counted."""
+        """Say that so many more steps looked rows up, and how many of them were counted.
+
+        Args:
+            passed: steps, of which none was told before.
+            counted: those of them whose lookups `add` got.
+        """
         before = self._steps or CountedSteps(0, 0)
         self._steps = CountedSteps(before.passed + passed, before.counted + counted)
 
@@ -275,6 +280,7 @@ class AccessCounts:
 
         Raises:
             AccessCountsError: a table has another number of rows there; nothing was changed.
+            SettingError: `other` is this object, or no `AccessCounts`.
         """
         if other is self or not isinstance(other, AccessCounts):
             found = "the object itself" if other is self else a_type(other)
