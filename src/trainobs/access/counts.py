@@ -103,12 +103,7 @@ class AccessCounts:
         return self._steps is not None and self._steps.counted < self._steps.passed
 
     def pass_steps(self, passed: int, counted: int) -> None:
-        """Say that so many more steps looked rows up, and how many of them were counted.
-
-        Args:
-            passed: steps, of which none was told before.
-            counted: those of them whose lookups `add` got.
-        """
+        """Say that `passed` more steps looked rows up, `counted` of which `add` got."""
         before = self._steps or CountedSteps(0, 0)
         self._steps = CountedSteps(before.passed + passed, before.counted + counted)
 
