@@ -105,25 +105,25 @@ def open_session(
     """
     _look_for_packages()
     others = job if world_size > 1 else None
-    own = _Rank(rank, world_size, others, others.name() if others else "")
+    this = _Rank(rank, world_size, others, others.name() if others else "")
     points = _Points(log_every_n_steps, first_step, settings.tensorboard == "all")
     tells = rank == 0 and not settings.quiet and not settings.unasked
     with ExitStack() as undo:
-        run_dir, place, claimed = _place(run_dir, own, settings.run_dir is not None, undo)
+        run_dir, place, claimed = _place(run_dir, this, settings.run_dir is not None, undo)
         # Absolute, since a writer process has another working directory.
         home, asked = place.absolute(), run_dir.absolute()
         lookups = LookupWatch(home)
         files = FileWatch() if settings.io and settings.probes else None
         events = EventReceiver(writer) if writer else None
         sources = _sources(files, others)
-        sinks = [RunLogSink(home, rank, claimed=claimed), *_asking(home, own, sources, points)]
+        sinks = [RunLogSink(home, rank, claimed=claimed), *_asking(home, this, sources, points)]
         if rank == 0:
             board = LayoutWriter(events or EventFile(home / "tensorboard"))
             at_end = partial(tell_end, home, asked) if tells else tell_nobody
             counts = SavedCounts(home, rank) if process_is_wanted() else lookups.counts
             sinks.append(TensorBoardSink(board, *points, counts, at_end))
         # From its beginning, for a run that is killed.
-        noted = {JOB: own.job_name} if own.job_name else {}
+        noted = {JOB: this.job_name} if this.job_name else {}
         noted |= {BESIDE: run_dir.name} if place != run_dir else {}
         session = Session(
             settings,
@@ -175,31 +175,31 @@ def _sources(files: FileWatch | None, job: Job | None) -> dict[str, Source]:
 
 
 def _asking(
-    home: Path, own: _Rank, sources: Mapping[str, Source], points: _Points
+    home: Path, this: _Rank, sources: Mapping[str, Source], points: _Points
 ) -> Iterator[Sink]:
     """The sinks that ask this process, or other ranks."""
     if "files" in sources:
-        yield IoSink(home, own.rank, sources["files"])
-    if own.job:
-        yield ArrivalsSink(home, own.rank, sources["arrivals"])
+        yield IoSink(home, this.rank, sources["files"])
+    if this.job:
+        yield ArrivalsSink(home, this.rank, sources["arrivals"])
         yield RanksSink(
-            Exchange(own.job.store, own.rank, own.world_size),
-            world_size=own.world_size,
+            Exchange(this.job.store, this.rank, this.world_size),
+            world_size=this.world_size,
             every=points.every,
             first_step=points.first_step,
-            logs=own.rank == 0,
+            logs=this.rank == 0,
             every_tag=points.has_all,
         )
 
 
-def _place(run_dir: Path, own: _Rank, refuses: bool, undo: ExitStack) -> tuple[Path, Path, bool]:
+def _place(run_dir: Path, this: _Rank, refuses: bool, undo: ExitStack) -> tuple[Path, Path, bool]:
     """Where the run was to go, the directory for it, and whether that is claimed.
 
     Not before its disk lets us. Here, and not when the run log begins in the observer's thread: a
     job that begins at the same moment would choose the same one meanwhile, and TensorBoard's
     events have to go there as well.
     """
-    rank, name = own.rank, own.job_name
+    rank, name = this.rank, this.job_name
     try:
         if refuses:
             refuse_foreign(run_dir)
@@ -215,7 +215,7 @@ def _place(run_dir: Path, own: _Rank, refuses: bool, undo: ExitStack) -> tuple[P
                 str(error),
                 "give a `run_dir` of your own that can be written, with room on its disk",
             ) from error
-        if own.world_size == 1 and error.errno in _NEVER:  # ranks would not find each other's
+        if this.world_size == 1 and error.errno in _NEVER:  # ranks would not find each other's
             with suppress(OSError):
                 place = claim(Path(tempfile.mkdtemp(prefix="trainobs-"), run_dir.name), rank)
                 undo.callback(give_back, place, rank)
