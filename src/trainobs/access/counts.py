@@ -305,10 +305,11 @@ class AccessCounts:
         Raises:
             AccessCountsError: there is nothing to read, or it is damaged or from a newer trainobs,
                 or tables of the same name have different numbers of rows.
+            SettingError: the budget is too small for so many tables.
         """
         first, *others = files_in(Path(path))
         record = read(first)
-        budget = budget_bytes or record.budget_bytes
+        budget = record.budget_bytes if budget_bytes is None else budget_bytes
         try:
             counts = cls(record.row_counts, budget_bytes=budget)
             counts._absorb(record)
