@@ -10,6 +10,7 @@ from pathlib import Path
 
 SLOW: dict[str, str] = {
     r"access/test_hot::test_what_hot_rows_serve.*\[(500|2000)": "where every row seen is hot",
+    r"access/test_hot::test_without_drift_the_interval_holds": "one such pair of epochs",
     r"access/test_memory::": "the plan and the quota, worked out for a budget",
     r"access/test_skew::test_for_exactly_these.*\[50000": "1,000 rows, each exponent",
     r"access/test_skew::test_the_interval_of_an_exponent": (
@@ -42,6 +43,7 @@ SLOW: dict[str, str] = {
         "aot_eager, hooks before it compiles"
     ),
     r"embeddings/test_sharded::test_two_ranks": "collections of one process",
+    r"embeddings/test_some_steps::test_intervals_hold": "each order of steps, once",
     r"examples/test_dlrm_criteo::test_parsing_agrees.*\[[1-4]": "one of five seeds",
     r"examples/test_dlrm_scripts::": "the example's model and its data",
     r"examples/test_imagenet::.*\[train_plain": "the same with Lightning",

@@ -85,9 +85,10 @@ def read_options(description: str, run_dir: str, *, hot_rows: bool = False) -> O
     add("--lr", type=float, default=Options.lr, help="learning rate of Adagrad")
     if hot_rows:
         add("--hot-bytes", default=Options.hot_bytes, help="memory of hot rows, such as 256MiB")
+    else:  # what hot rows bring is read from the run logs
+        add("--no-obs", action="store_true", help="train without trainobs, for comparison")
     add("--embedding-every", default=Options.embedding_every, help='steps: N, "auto" or "off"')
     add("--run-dir", type=Path, default=Path(run_dir), help="where logs go")
-    add("--no-obs", action="store_true", help="train without trainobs, for comparison")
     add("--seed", type=int, default=Options.seed, help="of the weights and of made-up data")
     values = vars(parser.parse_args())
     return Options(**{**values, "data": tuple(values["data"])})

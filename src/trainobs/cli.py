@@ -8,13 +8,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.output import write, write_page
 from trainobs.core.strict_json import dumps
-from trainobs.core.text import counted, printable
+from trainobs.core.text import printable
 from trainobs.core.version import __version__
+from trainobs.report.sides import runs_last, sides_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        options = _parser().parse_args(_sides(words) if words[:1] == ["compare"] else words)
+        options = _parser().parse_args(runs_last(words) if words[:1] == ["compare"] else words)
         answer: _Answer = options.command(options)
         if answer.text:
             write(answer.text)
@@ -40,41 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130  # as a shell tells of a program that SIGINT has ended
     return answer.status
-
-
-_BETWEEN = "\0"
-"""Stands for `--` between two sides; no path can hold it."""
-
-
-def _sides(words: Sequence[str]) -> list[str]:
-    """The words of a comparison with its runs last, and what argparse keeps in place of `--`.
-
-    argparse drops `--`, and takes no run after an option that stands behind another run.
-
-    Raises:
-        TrainobsError: the file of the page is forgotten; argparse would take the first run for it.
-    """
-    options: list[str] = []
-    runs: list[str] = []
-    rest = iter(words[1:])
-    for word in rest:
-        if word == "--" or not word.startswith("-"):
-            runs.append(_BETWEEN if word == "--" else word)
-        else:
-            options.append(word)
-            if word.startswith("--ht") and "=" not in word:  # --html FILE
-                options.append(_file_of_page(next(rest, "")))
-    return [*words[:1], *options, *runs]
-
-
-def _file_of_page(word: str) -> str:
-    if word.startswith("-") or not word:
-        raise TrainobsError(
-            failed="The page cannot be written.",
-            found=f"{word or 'nothing'} behind --html",
-            do="give the file of the page there: --html FILE",
-        )
-    return word
 
 
 _RUN = "a run directory, or a directory of runs: then the newest"
@@ -89,7 +55,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"trainobs {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add in (_add_report, _add_compare, _add_whatif, _add_attach, _add_top, _add_doctor):
+        add(commands)
+    return parser
 
+
+if TYPE_CHECKING:
+    _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def _add_report(commands: _Commands) -> None:
     report = commands.add_parser(
         "report", help="say what bounds the steps of a run, and what would help"
     )
@@ -114,6 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--html", type=_path, metavar="FILE", help="write the run as an HTML page")
     report.set_defaults(command=_report)
 
+
+def _add_compare(commands: _Commands) -> None:
     compare = commands.add_parser(
         "compare",
         help="say whether run B is faster than run A, and why",
@@ -127,6 +104,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     compare.set_defaults(command=_compare)
 
+
+def _add_whatif(commands: _Commands) -> None:
     whatif = commands.add_parser(
         "whatif",
         help="predict how fast a run would be after a change",
@@ -144,21 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     whatif.add_argument("--json", action="store_true", help="print the predictions as JSON")
     whatif.set_defaults(command=_whatif)
 
-    _add_outside(commands)
 
-    doctor = commands.add_parser(
-        "doctor",
-        help="say what can be observed on this machine",
-        epilog="Exit status: 0 if all probes work here and `TRAINOBS` does not switch trainobs "
-        "off, else 1.",
-    )
-    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
-    doctor.set_defaults(command=_doctor)
-    return parser
-
-
-def _add_outside(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The commands about processes that import nothing of ours."""
+def _add_attach(commands: _Commands) -> None:
     attach = commands.add_parser(
         "attach",
         help="observe a training process that runs already, from outside",
@@ -199,6 +165,8 @@ def _add_outside(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     attach.set_defaults(command=_attach)
 
+
+def _add_top(commands: _Commands) -> None:
     top = commands.add_parser(
         "top",
         help="list the processes that train: their steps a second, and what they wait for",
@@ -207,6 +175,17 @@ def _add_outside(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     top.add_argument("--once", action="store_true", help="print once, after 24 s at most, and end")
     top.add_argument("--json", action="store_true", help="the same as JSON")
     top.set_defaults(command=_top)
+
+
+def _add_doctor(commands: _Commands) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="say what can be observed on this machine",
+        epilog="Exit status: 0 if all probes work here and `TRAINOBS` does not switch trainobs "
+        "off, else 1.",
+    )
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    doctor.set_defaults(command=_doctor)
 
 
 def _path(text: str) -> Path:
@@ -287,22 +266,7 @@ def _compare(options: argparse.Namespace) -> _Answer:
     from trainobs.report.at_odds import refuse_at_odds
 
     refuse_at_odds(options)
-    sides: list[list[Path]] = [[]]
-    for run in options.runs:
-        if run == Path(_BETWEEN):
-            sides.append([])
-        else:
-            sides[-1].append(run)
-    if len(sides) == 1 and len(sides[0]) == 2:
-        sides = [sides[0][:1], sides[0][1:]]
-    if len(sides) != 2 or not all(sides):
-        counts = ", then ".join(counted(len(side), "run") for side in sides)
-        raise TrainobsError(
-            failed="It is not clear which runs to compare with which.",
-            found=f"{counts} without `--`" if len(sides) == 1 else f"between each `--`: {counts}",
-            do="give two runs, or `--` between those of A and those of B",
-        )
-    old, new = sides
+    old, new = sides_of(options.runs)
     return _compared(old, new, options)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.access.brute_force import Truth, check
 from trainobs.access import AccessCounts, file
-from trainobs.core.errors import AccessCountsError
+from trainobs.core.errors import AccessCountsError, SettingError
 
 TABLES = {"exact": 500, "in/a pool": 10**9, "Übergröße": 3}
 BUDGET = 20_000
@@ -275,3 +275,9 @@ def test_a_small_budget_given_to_load_keeps_the_bound(tmp_path):
     small = AccessCounts.load(tmp_path / "counts.npz", budget_bytes=BUDGET)
     assert small.error("t") > 0 == large.error("t")
     check(small, truth)
+
+
+def test_a_budget_of_nothing_is_refused_and_not_taken_for_the_usual_one(tmp_path):
+    AccessCounts({"user": 9}).save(tmp_path / "rank=0.npz")
+    with pytest.raises(SettingError, match=r"in 0 bytes"):
+        AccessCounts.load(tmp_path, budget_bytes=0)

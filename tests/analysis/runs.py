@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tests.samples import ITEM, USER, batch, busy_run, cells, info, lookup_rows
+from trainobs import cli
 from trainobs.core.records import BATCH_ROW, SETUP
 from trainobs.runlog.embeddings import EmbeddingsSink
 from trainobs.runlog.writer import RunLogSink
@@ -175,3 +176,16 @@ RUNS = (
     with_names_of_any_kind,
     busy,
 )
+
+
+def every_part(parts):
+    """The parts of a comparison, and those of parts."""
+    for one in parts:
+        yield one
+        yield from every_part(one["parts"])
+
+
+def said(capsys, *words: object) -> str:
+    """What a command prints that works."""
+    assert cli.main(list(map(str, words))) == 0
+    return capsys.readouterr().out

@@ -10,6 +10,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from tests.analysis.runs import every_part, said
 from tests.samples import batch, busy_run, cells, info
 from trainobs import cli
 from trainobs.analysis.comparison import compare
@@ -77,17 +78,6 @@ def compared(old, new):
 def part(found, name):
     (one,) = (one for one in every_part(found["parts"]) if one["name"] == name)
     return one
-
-
-def every_part(parts):
-    for one in parts:
-        yield one
-        yield from every_part(one["parts"])
-
-
-def said(capsys, *words):
-    assert cli.main(list(map(str, words))) == 0
-    return capsys.readouterr().out
 
 
 def refused(capsys, *words):

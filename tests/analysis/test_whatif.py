@@ -10,6 +10,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from tests.analysis.runs import said
 from tests.samples import batch, info
 from trainobs import cli
 from trainobs.analysis.summary import summarize
@@ -85,11 +86,6 @@ def write(tmp_path):
         return tmp_path / name
 
     return write
-
-
-def said(capsys, *words: object) -> str:
-    assert cli.main(list(map(str, words))) == 0
-    return capsys.readouterr().out
 
 
 def test_a_second_worker_is_predicted_to_hide_the_loader(write, capsys):

@@ -31,6 +31,13 @@ class Steps:
         ]
 
 
+def hooked(model, every=1):
+    """The lookups of a model that is watched, and its steps, of which one has begun."""
+    steps = Steps()
+    steps.begin()
+    return ModelLookups(model, lambda: steps.serial, every=every), steps
+
+
 @dataclass
 class Expected:
     """One table in one step."""

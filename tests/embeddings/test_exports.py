@@ -13,9 +13,8 @@ import tqdm
 from torch import nn
 
 from tests import warm
-from tests.embeddings.brute import Steps
+from tests.embeddings.brute import hooked
 from trainobs.embeddings import registration
-from trainobs.embeddings.model_lookups import ModelLookups
 
 pytestmark = [  # of torch's own making
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -34,12 +33,6 @@ class Model(nn.Module):
 
     def forward(self, ids, bag):
         return self.flat(ids) + self.bag(bag)
-
-
-def hooked(model, every=1):
-    steps = Steps()
-    steps.begin()
-    return ModelLookups(model, lambda: steps.serial, every=every), steps
 
 
 def counted(lookups, steps):

@@ -15,11 +15,10 @@ import torch._dynamo
 import tqdm
 from torch import nn
 
-from tests.embeddings.brute import Steps
+from tests.embeddings.brute import hooked
 from tests.lone_rank import lone_rank
 from trainobs.core.records import SETUP
 from trainobs.embeddings import buffer, opaque
-from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.steps import fast_path
 from trainobs.steps.closed_step import ClosedStep
 
@@ -76,12 +75,6 @@ def attributes(model):
         {name: repr(value) for name, value in vars(module).items() if name[:4] != "_par"}
         for module in model.modules()
     ]
-
-
-def hooked(model, every=1):
-    steps = Steps()
-    steps.begin()
-    return ModelLookups(model, lambda: steps.serial, every=every), steps
 
 
 @pytest.mark.skipif(fast_path.LANGUAGE != "C", reason="the part in C is not built")

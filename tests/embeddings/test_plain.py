@@ -109,6 +109,7 @@ def test_gradients_are_what_torch_says():
         by_table = {
             lookups.tables[r["table"]].name: r for r in lookups.rows(steps.closed(steps.serial))
         }
+        assert by_table.keys() == ROWS.keys()
         for name, row in by_table.items():
             grad = model.get_submodule(name).weight.grad
             if grad.is_sparse:

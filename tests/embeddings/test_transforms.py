@@ -11,20 +11,13 @@ from torch import nn
 from torch.func import functional_call, grad, jacfwd, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
-from tests.embeddings.brute import Expected, Steps, compare
-from trainobs.embeddings.model_lookups import ModelLookups
+from tests.embeddings.brute import Expected, compare, hooked
 
 pytestmark = [  # of torch's own making
     pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning"),
     pytest.mark.filterwarnings("ignore:Error detected in"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script` is"),
 ]
-
-
-def hooked(model, every=1):
-    steps = Steps()
-    steps.begin()
-    return ModelLookups(model, lambda: steps.serial, every=every), steps
 
 
 def expect(lookups, steps, bags, name="Embedding"):

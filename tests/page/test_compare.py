@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.analysis.runs import every_part
 from tests.page.test_file import HOSTILE, contrast, numbers
 from tests.samples import busy_run
 from trainobs.analysis.comparison import compare
@@ -44,12 +45,6 @@ def compared(sides):
 
 def signed(ns: float) -> str:
     return f"{'−' if ns < 0 else '+'}{duration(abs(ns))}"
-
-
-def every_part(parts):
-    for one in parts:
-        yield one
-        yield from every_part(one["parts"])
 
 
 def test_the_numbers_are_those_of_compare(sides, open_comparison):

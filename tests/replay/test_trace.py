@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from trainobs.replay.handover import Draw
 from trainobs.replay.metric_columns import BATCH
 from trainobs.replay.parsing import parse_together
 from trainobs.replay.predict import Replay
-from trainobs.replay.trace import FEWEST, NEEDED, Trace, trace_of
+from trainobs.replay.trace import FEWEST, NEEDED, Given, Trace, trace_of
 
 
 def record(**changed: float) -> dict[str, np.ndarray]:
@@ -34,9 +36,11 @@ def record(**changed: float) -> dict[str, np.ndarray]:
     return columns | {name: np.full(STEPS, value) for name, value in changed.items()}
 
 
-def traced(columns: dict[str, np.ndarray], **facts: object) -> Trace | None:
+def traced(
+    columns: dict[str, np.ndarray], first_batch: Mapping[str, float] = {}, **facts: object
+) -> Trace | None:
     known = {"workers": 1, "prefetch": 2, "cpus": 2.0, "most_cpus": 2.0} | facts
-    return trace_of(columns, np.zeros(len(columns[NEEDED[0]])), **known)
+    return trace_of(columns, np.zeros(len(columns[NEEDED[0]])), Given(**known), first_batch)
 
 
 def test_a_trace_is_what_the_record_says_without_what_comes_of_it():
@@ -80,7 +84,7 @@ def test_what_the_first_step_of_a_pass_takes_longer_is_for_its_first_batches():
     columns = accumulated(record(), 4)
     epochs = np.arange(STEPS) // 10
     columns["batch/compute_ns"][::10] += 60 * MS
-    trace = trace_of(columns, epochs, workers=2, prefetch=2, cpus=2.0, most_cpus=2.0)
+    trace = trace_of(columns, epochs, Given(workers=2, prefetch=2, cpus=2.0, most_cpus=2.0))
     begin = int(np.flatnonzero(trace.is_first)[0])
     assert trace.make_cpu[begin : begin + 5] / MS == pytest.approx([58, 58, 28, 28, 28])
     assert len(np.flatnonzero(trace.is_first)) == 11

@@ -103,7 +103,7 @@ class AccessCounts:
         return self._steps is not None and self._steps.counted < self._steps.passed
 
     def pass_steps(self, passed: int, counted: int) -> None:
-        """Say that so many more steps looked rows up, and how many of them were counted."""
+        """Say that `passed` more steps looked rows up, `counted` of which `add` got."""
         before = self._steps or CountedSteps(0, 0)
         self._steps = CountedSteps(before.passed + passed, before.counted + counted)
 
@@ -275,6 +275,7 @@ class AccessCounts:
 
         Raises:
             AccessCountsError: a table has another number of rows there; nothing was changed.
+            SettingError: `other` is this object, or no `AccessCounts`.
         """
         if other is self or not isinstance(other, AccessCounts):
             found = "the object itself" if other is self else a_type(other)
@@ -304,10 +305,11 @@ class AccessCounts:
         Raises:
             AccessCountsError: there is nothing to read, or it is damaged or from a newer trainobs,
                 or tables of the same name have different numbers of rows.
+            SettingError: the budget is too small for so many tables.
         """
         first, *others = files_in(Path(path))
         record = read(first)
-        budget = budget_bytes or record.budget_bytes
+        budget = record.budget_bytes if budget_bytes is None else budget_bytes
         try:
             counts = cls(record.row_counts, budget_bytes=budget)
             counts._absorb(record)

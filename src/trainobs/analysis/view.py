@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from trainobs.analysis.batches_of_steps import are_for
 from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
+from trainobs.analysis.loader_workers import OF_A_BATCH
 from trainobs.analysis.observed import observed_by
 from trainobs.analysis.step_work import work_of
 from trainobs.analysis.summary import summarize
@@ -71,21 +72,7 @@ OWN_GROUP = "own probes"
 LANE_STEPS = 64
 """Steps in a chunk of the lanes."""
 
-_OF_A_BATCH = (
-    "for_step",
-    "loader",
-    "worker",
-    "begin_ns",
-    "end_ns",
-    "device_ns",
-    "cpu_wait_ns",
-    "compute_ns",
-    "sleep_ns",
-    "fetch_begin_ns",
-    "fetch_end_ns",
-    "read_bytes",
-    "slowest_ns",
-)
+_OF_A_BATCH = (*OF_A_BATCH, "fetch_end_ns", "read_bytes")
 
 
 def _fill(columns: Mapping[str, npt.NDArray[np.float32]], parts: Iterable[str]) -> None:

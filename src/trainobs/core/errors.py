@@ -76,7 +76,13 @@ class ProbeCause(Enum):
 
 
 class TrainobsError(Exception):
-    """Base of all errors raised by trainobs."""
+    """Base of all errors raised by trainobs; the message has its three parts in lines.
+
+    Attributes:
+        failed: what failed.
+        found: what was found.
+        do: what to do.
+    """
 
     def __init__(self, failed: str, found: str, do: str) -> None:
         super().__init__(f"{failed}\n  found: {found}\n  do:    {do}")
@@ -94,7 +100,12 @@ class SettingError(TrainobsError, ValueError):
 
 
 class ProbeError(TrainobsError):
-    """The kernel side cannot do what was asked for."""
+    """The kernel side cannot do what was asked for.
+
+    Attributes:
+        cause: why not, for a program to go by.
+        failed, found, do: see `TrainobsError`.
+    """
 
     def __init__(self, cause: ProbeCause, failed: str, found: str, do: str) -> None:
         super().__init__(failed, found, do)

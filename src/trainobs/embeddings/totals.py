@@ -102,27 +102,44 @@ class LookupTotals:
             )
             for captured, one in zip(steps, asked, strict=True)
         ]
-        sampled = np.array([bool(one.ids) for one in asked], dtype=bool)
-        totals_of: dict[int, dict[str, RowCounts]] = {
-            step: {} for step in np.flatnonzero(sampled).tolist()
-        }
-        for place in np.flatnonzero(sampled[of]):
-            if place == 0 or of[place] != of[place - 1]:
-                self._hot.begin_step()
-            ids = asked[of[place]].ids.get(int(tables[place]))
-            if ids is not None:
-                seen = self._fill(rows[place], ids, near[place])
-                totals_of[of[place]][self._found.tables[tables[place]].info.name] = seen
-                self._split_cached(rows[place], missed[of[place]][tables[place]])
+        counted = self._count_ids(rows, of, near, asked, missed)
         lay_times(rows, of, asked)
         infos = [table.info for table in self._found.tables]
-        for step, own in totals_of.items():
+        for step, own in counted.items():
             step_totals = StepTotals(step_number(steps[step].step, self._rank), own, self._before)
             self._before = own
             if not asked[step].lost:
                 offer(asked[step].calls, infos, self._counts, epoch, step_totals)
-        self._counts.pass_steps(sum(any(one.asked) for one in asked), len(totals_of))
+        self._counts.pass_steps(sum(any(one.asked) for one in asked), len(counted))
         return rows
+
+    def _count_ids(
+        self,
+        rows: NDArray[np.void],
+        of: NDArray[np.intp],
+        near: NDArray[np.float64],
+        asked: Sequence[StepLookups],
+        missed: Sequence[NDArray[np.float64]],
+    ) -> dict[int, dict[str, RowCounts]]:
+        """Fill in what takes the ids, of the steps whose ids were taken.
+
+        Returns:
+            Of each of these steps what `_fill` counted, by the name of the table.
+        """
+        sampled = np.array([bool(one.ids) for one in asked], dtype=bool)
+        counted: dict[int, dict[str, RowCounts]] = {
+            step: {} for step in np.flatnonzero(sampled).tolist()
+        }
+        for place in np.flatnonzero(sampled[of]):
+            step, table = int(of[place]), int(rows["table"][place])
+            if place == 0 or step != of[place - 1]:
+                self._hot.begin_step()
+            ids = asked[step].ids.get(table)
+            if ids is not None:
+                name = self._found.tables[table].info.name
+                counted[step][name] = self._fill(rows[place], ids, near[place])
+                self._split_cached(rows[place], missed[step][table])
+        return counted
 
     def forget_bytes(self, tables: Sequence[int]) -> None:
         """Nobody knows any more how wide rows of some tables are, or where they lie."""

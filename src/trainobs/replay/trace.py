@@ -6,7 +6,7 @@ Waiting for a CPU, for the device's turn or for a batch is no input: the replay 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,36 @@ COVERAGE = 0.60
 """Share of the time in question that a cause has to explain before a verdict names it."""
 
 
-@dataclass(frozen=True)
-class Trace:
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What is known of a run beside its steps.
+
+    Attributes:
+        workers: worker processes; 0: the training thread makes the batches.
+        prefetch: batches that each worker may be ahead.
+        cpus: CPUs that the run has, at least.
+        most_cpus: CPUs that it has if others give way, which take what it leaves idle.
+        threads: of torch in one operation (`torch.get_num_threads`); 0: unknown.
+        tensors: in a batch; 0: unknown.
+        draw: what the sampler takes of the training thread for a batch.
+        has_new_workers: whether new ones start with each epoch.
+        tells_opening: whether a first batch that takes longer can be told to be for that: the data
+            set is not told where an epoch begins, and the order is another in each.
+    """
+
+    workers: int
+    prefetch: int
+    cpus: float
+    most_cpus: float
+    threads: int = 0
+    tensors: int = 0
+    draw: Draw = NO_DRAW
+    has_new_workers: bool = False
+    tells_opening: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace(Given):
     """Consecutive steps of a run; arrays of shape (n,), in ns.
 
     Of steps that get several batches these are of batches, each with its part of the step.
@@ -65,19 +93,9 @@ class Trace:
         start: what starting and ending the loader and its workers takes in each epoch.
         other_start: the part of it that is not the workers', as a sampler that makes its order;
             least and most.
-        has_new_workers: whether new ones start with each epoch.
-        tells_opening: whether a first batch that takes longer can be told to be for that: the data
-            set is not told where an epoch begins, and the order is another in each.
         opening: what making the first batch of the run took beyond others: CPU time, and sleep.
         hand: how a batch is handed over.
-        draw: what the sampler takes of the training thread for a batch.
-        tensors: in a batch, as far as known.
-        workers: worker processes; 0: the training thread makes the batches.
-        prefetch: batches that each worker may be ahead.
-        cpus: CPUs that the run has, at least.
-        most_cpus: CPUs that it has if others give way, which take what it leaves idle.
         side: threads that compute beside the training thread while it does.
-        threads: of torch in one operation (`torch.get_num_threads`); 0: unknown.
         concurrency: batches that sleep for the device at the same time, while any does; and for
             anything else.
         handed_bytes: in a batch; NaN if unknown.
@@ -98,21 +116,12 @@ class Trace:
     is_first: npt.NDArray[np.bool_]
     start: float
     other_start: tuple[float, float]
-    has_new_workers: bool
     hand: Handover
-    draw: Draw
-    tensors: int
-    workers: int
-    prefetch: int
-    cpus: float
-    most_cpus: float
     side: float
-    threads: int
     concurrency: tuple[float, float]
     handed_bytes: float
     step: Floats
     reads_directly: bool = False
-    tells_opening: bool = False
     opening: tuple[float, float] = (0.0, 0.0)
     others_read: float = 0.0
     is_paced: bool = False
@@ -136,16 +145,7 @@ class Trace:
 def trace_of(
     columns: Mapping[str, Floats],
     epochs: npt.NDArray[np.int64],
-    *,
-    workers: int,
-    prefetch: int,
-    cpus: float,
-    most_cpus: float,
-    threads: int = 0,
-    tensors: int = 0,
-    draw: Draw = NO_DRAW,
-    has_new_workers: bool = False,
-    tells_opening: bool = False,
+    given: Given,
     first_batch: Mapping[str, float] = UNKNOWN_BATCH,
 ) -> Trace | None:
     """The trace of consecutive steps; None where the record tells too little.
@@ -153,20 +153,13 @@ def trace_of(
     Args:
         columns: metrics of `USED`, and `BATCH`, each of shape (n,); NaN for unknown.
         epochs: of each step.
-        workers: of the training loader.
-        prefetch: its `prefetch_factor`.
-        cpus: that the run has, less what others take.
-        most_cpus: that it has.
-        threads: of torch in one operation; 0: unknown.
-        tensors: in a batch; 0: unknown.
-        draw: what the sampler takes for a batch.
-        has_new_workers: whether new ones start with each epoch.
-        tells_opening: see `Trace`.
+        given: what is known beside them.
         first_batch: of the run, which is not among the steps: name of `BATCH` -> ns.
     """
     enough = len(epochs) >= FEWEST and all(known(columns, name) > 0.9 for name in NEEDED)
     if not enough or any(known(columns, f"batch/{name}") < 0.9 for name in BATCH_TIMES):
         return None
+    workers, draw = given.workers, given.draw
     counts, opening = counts_of(columns, len(epochs)), _opening(first_batch, columns, workers)
     are_single, (paced, uncertain) = bool((counts == 1).all()), _limits(columns, workers)
     columns = by_batch(columns, counts, _begins(epochs), workers)
@@ -178,7 +171,14 @@ def trace_of(
     is_first = _begins(epochs)
     side = float(get["sched/thread_cpu_ns"].sum() / max(1.0, cpu.sum()))
     away = np.maximum(0.0, off - get["sched/work_runqueue_ns"])
+    given = replace(
+        given,
+        cpus=max(0.1, given.cpus),
+        most_cpus=max(0.1, given.most_cpus),
+        tells_opening=given.has_new_workers and given.tells_opening and are_single,
+    )
     return Trace(
+        **vars(given),
         cpu=cpu,
         away=away,
         queued=float(get["sched/work_runqueue_ns"].mean()),
@@ -192,18 +192,11 @@ def trace_of(
         is_first=is_first,
         start=_in_each(is_first, get[START]),
         other_start=_other_start(columns, get, is_first),
-        has_new_workers=has_new_workers,
-        tells_opening=has_new_workers and tells_opening and are_single,
         opening=opening,
-        hand=handover_of(columns, get, made, draw, tensors, ~is_first) if workers else NOTHING,
-        draw=draw,
-        tensors=tensors,
-        workers=workers,
-        prefetch=prefetch,
-        cpus=max(0.1, cpus),
-        most_cpus=max(0.1, most_cpus),
+        hand=handover_of(columns, get, made, draw, given.tensors, ~is_first)
+        if workers
+        else NOTHING,
         side=side,
-        threads=threads,
         concurrency=_concurrencies(columns, made, workers, are_single),
         handed_bytes=mean(columns.get("batch/handed_bytes")),
         reads_directly=bool(get[READ[1]].sum() > 0.5 * get[READ[0]].sum()),

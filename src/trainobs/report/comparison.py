@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainobs.core.text import duration, percent, printable, size, times
-from trainobs.report.rows import or_unknown, paragraph, row
+from trainobs.core.text import duration, printable, times
+from trainobs.report.rows import FORMATS, or_unknown, paragraph, row
 
 _SMALL = 0.01
 """Share of the step below which parts that do not differ are put together."""
@@ -121,20 +121,12 @@ def _times(a: float, b: float) -> list[str]:
     return [duration(a), duration(b), f"{sign}{duration(abs(b - a))}"]
 
 
-_FORMATS: Mapping[str, Callable[[float], str]] = {
-    "ns": duration,
-    "bytes": size,
-    "ratio": percent,
-    "MHz": "{:.0f} MHz".format,
-}
-
-
 def _conditions(found: Found) -> Iterator[str]:
     known = [one for one in found["conditions"] if any(one["values"])]
     if known:
         yield row("Under which conditions, in a step", "A", "B")
     for one in known:
-        values = (or_unknown(_FORMATS[one["unit"]], value) for value in one["values"])
+        values = (or_unknown(FORMATS[one["unit"]], value) for value in one["values"])
         yield row(f"  {one['label']}", *values)
 
 

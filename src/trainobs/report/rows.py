@@ -5,11 +5,23 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from trainobs.core.text import duration, percent, size
 
 WIDTH = 100
 LABEL = 38
 COLUMN = 11
+
+FORMATS: Mapping[str, Callable[[float], str]] = {
+    "ns": duration,
+    "bytes": size,
+    "ratio": percent,
+    "MHz": "{:.0f} MHz".format,
+    "W": "{:.0f} W".format,
+    "degrees Celsius": "{:.0f} C".format,
+}
+"""Unit of a metric -> how it is shown."""
 
 _TIE = "\x00"
 """Stands for a blank at which no line ends."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.analysis import no_steps as without
@@ -13,7 +13,7 @@ from trainobs.core.catalogue import METRICS, phase_metric
 from trainobs.core.labels import BYTES, CACHE, GPU, PHASES, WAITS, label_of
 from trainobs.core.text import bar, counted, duration, gained, percent, quantity, size
 from trainobs.report.brief_lines import LIBAIO
-from trainobs.report.rows import LABEL, WIDTH, or_unknown, paragraph, row
+from trainobs.report.rows import FORMATS, LABEL, WIDTH, or_unknown, paragraph, row
 from trainobs.report.verdict_text import unpredicted_workers
 
 _BAR = 36
@@ -27,15 +27,6 @@ _SHOWN = 5
 
 _ENOUGH = {50: 2, 95: 20, 99: 100}
 """Percentile -> events that it takes to speak of it."""
-
-_FORMATS: dict[str, Callable[[float], str]] = {
-    "ns": duration,
-    "bytes": size,
-    "ratio": percent,
-    "MHz": "{:.0f} MHz".format,
-    "W": "{:.0f} W".format,
-    "degrees Celsius": "{:.0f} C".format,
-}
 
 
 def step_time(summary: dict[str, Any]) -> Iterator[str]:
@@ -142,7 +133,7 @@ def gpu(summary: dict[str, Any]) -> Iterator[str]:
         if "name" in device:
             yield f"  {device['name']}, {device['uuid']}, driver {device.get('driver', '?')}"
         for name, label in labels.items():
-            form = _FORMATS[METRICS[name].unit]
+            form = FORMATS[METRICS[name].unit]
             values = (metric(summary, name)[key] for key in ("mean", "p95", "max"))
             yield row(f"  {label}", *map(form, values))
         energy_mj, window = metric(summary, "gpu/energy_mj"), metric(summary, "gpu/window_ns")
@@ -206,7 +197,7 @@ def setup(summary: dict[str, Any]) -> Iterator[str]:
     if labels:
         yield "Before the first step (included above in the histograms only)"
         for name, label in labels.items():
-            value = _FORMATS.get(METRICS[name].unit, quantity)(summary["setup"][name])
+            value = FORMATS.get(METRICS[name].unit, quantity)(summary["setup"][name])
             yield row(f"  {label}", value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -50,20 +49,10 @@ class ArrivalsSink(RowSink):
         super().__init__(run_dir, rank)
         self._take = take
 
-    def look(self) -> None:
-        """Take what arrived."""
-        self._keep(self._take(False))
-
-    def end(self, summary: dict[str, object]) -> None:
-        """Write the last ones."""
-        with suppress(OSError):
-            self.flush()  # what is held may leave no room for them
-        self._keep(self._take(True))
-        super().end(summary)
-
     def encoded(self, rows: Rows) -> Table:
         """The table `arrivals` of these rows."""
         return Table(TABLES[ARRIVALS], by_field(rows))
 
-    def _keep(self, rows: Sequence[Row]) -> None:
-        self.hold(np.array([row for row in rows if is_kept(row[1])], self.row))
+    def _ask(self, *, is_last: bool) -> None:
+        kept = [row for row in self._take(is_last) if is_kept(row[1])]
+        self.hold(np.array(kept, self.row))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from trainobs.core.file_rows import NOTHING, IoRows
@@ -40,10 +39,6 @@ class IoSink(HoldingSink):
         self._is_stored = True
         self._sealed: Counter[str] = Counter()
 
-    def look(self) -> None:
-        """Take what there is of an epoch that is over."""
-        self._keep(self._take(False))
-
     def flush(self) -> None:
         """Bring the files up to date.
 
@@ -67,14 +62,8 @@ class IoSink(HoldingSink):
     def _rows(self) -> Counter[str]:
         return Counter(dict(zip(_TABLES, map(len, self._held), strict=True)))
 
-    def end(self, summary: dict[str, object]) -> None:
-        """Write the last ones."""
-        with suppress(OSError):
-            self.flush()  # what is held may leave no room for them
-        self._keep(self._take(True))
-        super().end(summary)
-
-    def _keep(self, counted: IoRows) -> None:
+    def _ask(self, *, is_last: bool) -> None:
+        counted = self._take(is_last)
         if _size(counted) and self._has_room(_size(self._held), _size(counted)):
             self._held = IoRows.join([self._held, counted])
             self._is_stored = False

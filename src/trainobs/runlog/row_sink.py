@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -48,9 +49,19 @@ class HoldingSink(Sink):
         if self._took or self._lost:
             self._steps, self._took, self._lost = 0, False, False
 
+    def look(self) -> None:
+        """Take what came since."""
+        self._ask(is_last=False)
+
     def end(self, summary: dict[str, object]) -> None:
         """Write the last ones."""
+        with suppress(OSError):
+            self.flush()  # what is held may leave no room for them
+        self._ask(is_last=True)
         self.flush()
+
+    def _ask(self, *, is_last: bool) -> None:
+        """Take what is new, where rows do not come with the steps."""
 
     def _has_room(self, held: int, new: int) -> bool:
         """Whether some more rows are held beside those that are; else they are lost."""

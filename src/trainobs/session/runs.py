@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -105,34 +105,25 @@ def open_session(
     """
     _look_for_packages()
     others = job if world_size > 1 else None
-    name = others.name() if others else ""
+    this = _Rank(rank, world_size, others, others.name() if others else "")
     points = _Points(log_every_n_steps, first_step, settings.tensorboard == "all")
     tells = rank == 0 and not settings.quiet and not settings.unasked
     with ExitStack() as undo:
-        refuses = settings.run_dir is not None
-        of = (rank, world_size, name)
-        run_dir, place, claimed = _place(run_dir, of, refuses, undo)
+        run_dir, place, claimed = _place(run_dir, this, settings.run_dir is not None, undo)
         # Absolute, since a writer process has another working directory.
         home, asked = place.absolute(), run_dir.absolute()
         lookups = LookupWatch(home)
-        sinks: list[Sink] = [RunLogSink(home, rank, claimed=claimed)]
         files = FileWatch() if settings.io and settings.probes else None
-        sources: dict[str, Source] = {}
         events = EventReceiver(writer) if writer else None
-        if files:
-            sources["files"] = Source(files.take)
-            sinks.append(IoSink(home, rank, sources["files"]))
-        if others:
-            sources["arrivals"] = Source(others.arrivals)
-            sinks.append(ArrivalsSink(home, rank, sources["arrivals"]))
-            sinks.append(_ranks(others, rank, world_size, points))
+        sources = _sources(files, others)
+        sinks = [RunLogSink(home, rank, claimed=claimed), *_asking(home, this, sources, points)]
         if rank == 0:
             board = LayoutWriter(events or EventFile(home / "tensorboard"))
             at_end = partial(tell_end, home, asked) if tells else tell_nobody
             counts = SavedCounts(home, rank) if process_is_wanted() else lookups.counts
             sinks.append(TensorBoardSink(board, *points, counts, at_end))
         # From its beginning, for a run that is killed.
-        noted = {JOB: name} if name else {}
+        noted = {JOB: this.job_name} if this.job_name else {}
         noted |= {BESIDE: run_dir.name} if place != run_dir else {}
         session = Session(
             settings,
@@ -168,29 +159,47 @@ class _Points(NamedTuple):
     has_all: bool
 
 
-def _ranks(job: Job, rank: int, world_size: int, points: _Points) -> RanksSink:
-    return RanksSink(
-        Exchange(job.store, rank, world_size),
-        world_size=world_size,
-        every=points.every,
-        first_step=points.first_step,
-        logs=rank == 0,
-        every_tag=points.has_all,
-    )
+class _Rank(NamedTuple):
+    """This process among the ranks of its job, which is None for a single one."""
+
+    rank: int
+    world_size: int
+    job: Job | None
+    job_name: str
 
 
-def _place(
-    run_dir: Path, of: tuple[int, int, str], refuses: bool, undo: ExitStack
-) -> tuple[Path, Path, bool]:
+def _sources(files: FileWatch | None, job: Job | None) -> dict[str, Source]:
+    """What sinks ask of this process, by name."""
+    files_of = {"files": Source(files.take)} if files else {}
+    return files_of | ({"arrivals": Source(job.arrivals)} if job else {})
+
+
+def _asking(
+    home: Path, this: _Rank, sources: Mapping[str, Source], points: _Points
+) -> Iterator[Sink]:
+    """The sinks that ask this process, or other ranks."""
+    if "files" in sources:
+        yield IoSink(home, this.rank, sources["files"])
+    if this.job:
+        yield ArrivalsSink(home, this.rank, sources["arrivals"])
+        yield RanksSink(
+            Exchange(this.job.store, this.rank, this.world_size),
+            world_size=this.world_size,
+            every=points.every,
+            first_step=points.first_step,
+            logs=this.rank == 0,
+            every_tag=points.has_all,
+        )
+
+
+def _place(run_dir: Path, this: _Rank, refuses: bool, undo: ExitStack) -> tuple[Path, Path, bool]:
     """Where the run was to go, the directory for it, and whether that is claimed.
-
-    `of` has the rank, the number of ranks and the name of the job.
 
     Not before its disk lets us. Here, and not when the run log begins in the observer's thread: a
     job that begins at the same moment would choose the same one meanwhile, and TensorBoard's
     events have to go there as well.
     """
-    rank, world_size, name = of
+    rank, name = this.rank, this.job_name
     try:
         if refuses:
             refuse_foreign(run_dir)
@@ -206,7 +215,7 @@ def _place(
                 str(error),
                 "give a `run_dir` of your own that can be written, with room on its disk",
             ) from error
-        if world_size == 1 and error.errno in _NEVER:  # ranks would not find each other's
+        if this.world_size == 1 and error.errno in _NEVER:  # ranks would not find each other's
             with suppress(OSError):
                 place = claim(Path(tempfile.mkdtemp(prefix="trainobs-"), run_dir.name), rank)
                 undo.callback(give_back, place, rank)

@@ -7,7 +7,7 @@ import numpy as np
 from trainobs.replay.changes import MOST_WORKERS
 from trainobs.replay.handover import NO_DRAW
 from trainobs.replay.predict import Replay
-from trainobs.replay.trace import trace_of
+from trainobs.replay.trace import Given, trace_of
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.asleep import helpers_ns, why_kept
 from trainobs.verdict.cpus import FULL, cpus_used, free_cpus
@@ -108,9 +108,7 @@ def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
     chosen = np.unique(np.linspace(0, count - 1, min(count, REPLAYED_WINDOWS)).astype(int))
     window, at = np.divmod(np.arange(len(sample.epochs)), WINDOW)
     rows = np.isin(window, chosen) & (at < max(FEWEST_REPLAYED, WINDOW / now.batches))
-    trace = trace_of(
-        {name: column[rows] for name, column in sample.columns.items()},
-        sample.epochs[rows],
+    given = Given(
         workers=workers,
         prefetch=facts.prefetch,
         cpus=free_cpus(now) or cpus,
@@ -120,7 +118,8 @@ def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
         draw=facts.draw or NO_DRAW,
         has_new_workers=facts.has_new_workers,
         tells_opening=facts.tells_opening,
-        first_batch=summed.first_batch,
     )
+    columns = {name: column[rows] for name, column in sample.columns.items()}
+    trace = trace_of(columns, sample.epochs[rows], given, summed.first_batch)
     unknown = unpredictable(facts, sample, mean)
     return None if trace is None else Replay(trace, mean[names.STEP], unknown)
