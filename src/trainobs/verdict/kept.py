@@ -34,8 +34,7 @@ def kept_columns(
     if not len(rows) or not len(until):
         return {name: np.full(len(until), np.nan) for name in COLUMNS}
     begin, end, asked, there, compute = (np.asarray(batches[name], float)[rows] for name in _TIMES)
-    makers = np.stack([np.asarray(batches["loader"], np.int64)[rows], worker[rows]])
-    _, maker = np.unique(makers, axis=1, return_inverse=True)
+    maker = np.asarray(batches["loader"], np.int64)[rows] * (worker.max() + 1) + worker[rows]
     waits = there > np.maximum(asked, end)
     times = np.zeros(len(rows))
     for one in np.unique(maker[waits]):
