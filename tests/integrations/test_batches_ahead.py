@@ -345,3 +345,12 @@ def test_a_run_of_a_trainer_can_be_replayed(hf, workers):
     summed = summed_steps(run).run
     assert np.isfinite(summed.sample().columns["batch/compute_ns"]).all()
     assert replay_of(summed, facts_from(run.info)) is not None
+
+
+def test_of_a_loop_inside_of_a_phase_no_step_is_known(tmp_path, told, untold):
+    with observe(run_dir=tmp_path / "run", quiet=True) as obs, obs.phase("train"):
+        for _ in obs.loader(DataLoader(Files(tmp_path / "data"))):
+            with obs.step():
+                pass
+    assert len(of_no_step(tmp_path / "run")) == COUNT
+    assert len(told()) == 1

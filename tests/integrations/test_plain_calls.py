@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -198,3 +200,51 @@ def test_a_first_call_after_many_batches_says_that_these_were_taken_for_steps(
                 obs.step()
     assert "`obs.step()` was first used after them" in caplog.text
     assert "optimizer" not in caplog.text
+
+
+def steps_are(run_dir: Path) -> str:
+    return json.loads((run_dir / "run.json").read_text())["settings"]["steps"]
+
+
+def test_calls_after_a_first_with_are_told(run_dir, caplog, told, untold):
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for at, _ in enumerate(obs.loader(loader())):
+            if at:
+                obs.step()
+            else:
+                with obs.step():
+                    pass
+    ignored = f"at least {len(loader()) - 3} calls without"
+    assert told() == ["trainobs took no notice of calls of `obs.step()`"]
+    assert ignored in caplog.text
+    assert ignored in steps_are(run_dir)
+
+
+@pytest.mark.parametrize("number", [None, 3], ids=["", "numbered"])
+def test_a_step_that_is_left_by_an_exception_or_the_end_is_no_call(run_dir, number):
+    obs = observe(run_dir=run_dir, probes="off")
+    for at, _ in enumerate(obs.loader(loader())):
+        with suppress(ValueError), obs.step(number), obs.step():
+            if at == 3:
+                obs.close()
+                break
+            raise ValueError
+    assert steps_are(run_dir) == "the loop marks its steps"
+
+
+@pytest.mark.parametrize("with_it", [True, False], ids=["with", "called"])
+def test_steps_of_an_optimizer_before_the_first_mark_are_told(
+    run_dir, with_it, caplog, told, untold
+):
+    train = training()
+    with observe(run_dir=run_dir, probes="off") as obs:
+        for at, batch in enumerate(obs.loader(loader())):
+            train(batch)
+            if at % 4 == 3:  # as where one optimizer steps four times as often as the other
+                with obs.step() if with_it else nullcontext(obs.step()):
+                    pass
+    marked = len(loader()) // 4
+    assert step_numbers(run_dir) == list(range(3 + marked))
+    assert told() == ["trainobs took the first 3 steps of an optimizer for steps"]
+    assert "`obs.step()` was first used after them" in caplog.text
+    assert steps_are(run_dir).endswith("but not the first 3: these are an optimizer's")

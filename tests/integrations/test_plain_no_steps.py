@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.integrations.unmarked_loops import Model, batches, observed
 from trainobs.cli import main
 from trainobs.integrations import steps_told
 from trainobs.integrations.plain import Observation
+from trainobs.steps.rule import ALONE
 
 
 @pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
@@ -92,3 +94,67 @@ def test_optimizers_beside_an_evaluation_had_no_batch_of_training(
     assert observed(tmp_path / "run", loop) == []
     assert told() == ["trainobs found no step in this run"]
     assert "found: no batch of training was fetched from what was given to" in caplog.text
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+def test_a_loop_inside_of_a_phase_is_told_what_is_not_known(
+    tmp_path: Path,
+    untold: None,
+    told: Callable[[], list[str]],
+    capsys: pytest.CaptureFixture[str],
+    named: bool,
+) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        data = batches(40)
+        with obs.phase("train"):
+            for batch in obs.loader(data) if named else data:
+                model.train(batch)
+
+    run_dir = tmp_path / "run"
+    assert len(observed(run_dir, loop)) == 40 - (ALONE + 1)
+    assert told() == [
+        "trainobs does not know which step waited for which batch, nor what is an epoch"
+    ]
+    assert main(["report", str(run_dir), "--full"]) == 0
+    report = " ".join(capsys.readouterr().out.split())
+    assert "an optimizer has stepped: a fetch inside of a phase begins none" in report
+
+
+def test_a_loader_in_a_phase_of_a_step_is_not_told(tmp_path: Path) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        other = obs.loader(batches(2))
+        for batch in obs.loader(batches(12)):
+            with obs.phase("augment"):
+                next(iter(other))
+            model.train(batch)
+
+    assert len(observed(tmp_path / "run", loop)) == 12
+
+
+def test_a_loop_inside_of_a_phase_with_marks_is_told(
+    tmp_path: Path, untold: None, told: Callable[[], list[str]]
+) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        with obs.phase("train"):
+            for batch in obs.loader(batches(12)):
+                with obs.step():
+                    model.train(batch)
+
+    assert len(observed(tmp_path / "run", loop)) == 12
+    assert len(told()) == 1
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
+    assert settings["steps"].endswith("before one counts for the step before it")
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+def test_a_fetch_in_a_phase_of_a_marked_step_is_not_told(tmp_path: Path, named: bool) -> None:
+    def loop(obs: Observation, model: Model) -> None:
+        data = batches(12)
+        iterator = iter(obs.loader(data) if named else data)
+        for _ in range(12):
+            with obs.step():
+                with obs.phase("fetch"):
+                    batch = next(iterator)
+                model.train(batch)
+
+    assert len(observed(tmp_path / "run", loop)) == 12

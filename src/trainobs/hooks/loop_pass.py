@@ -113,7 +113,9 @@ class LoopPass(FetchListener):
         clock = self.clock
         if self.aside:
             self.leads = False
-            clock.fetches.in_phases |= not self.found
+            clock.fetches.in_phases |= not (self.found and self.unmatched)
+            # A loop inside of a phase fetches for the step after the one that goes on.
+            self.unmatched |= not clock.fetches.has_led
             return
         clock.begin_pass()
         trains = torch.is_grad_enabled()

@@ -16,6 +16,7 @@ from trainobs.steps.rule import (
     BY_FETCH,
     BY_ONE_OPTIMIZER,
     BY_OPTIMIZER,
+    BY_OPTIMIZER_IN_A_PHASE,
     Rule,
     are_alone,
     rule_inside,
@@ -79,11 +80,18 @@ class OptimizerSteps:
             if are_alone(self._without, in_a_pass):
                 supply.lose()  # it was a look at the data, or it has another loader
                 clock.measured.discard(Phase.LOADER.value)
-        rule = BY_ONE_OPTIMIZER if supply.is_none else BY_OPTIMIZER
+        rule = self._rule_of(supply.is_none)
         if rule is not self._rule:
             self._rule = rule
             self._found(rule.told)
         clock.stepped(main=main is optimizer)
+
+    def _rule_of(self, alone: bool) -> Rule:
+        fetches = self._clock.fetches
+        if not alone:
+            return BY_OPTIMIZER
+        in_phases = fetches.in_phases and not fetches.has_led
+        return BY_OPTIMIZER_IN_A_PHASE if in_phases else BY_ONE_OPTIMIZER
 
 
 class StepFinder:

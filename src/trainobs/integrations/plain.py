@@ -44,7 +44,12 @@ from trainobs.integrations.models import check_model, watch_lookups
 from trainobs.integrations.phase_scopes import PhaseScopes
 from trainobs.integrations.scope import NOTHING, Scope
 from trainobs.integrations.step_scopes import StepScopes
-from trainobs.integrations.steps_told import tell_if_none, tell_of_steps
+from trainobs.integrations.steps_told import (
+    tell_if_none,
+    tell_of_first_mark,
+    tell_of_marks,
+    tell_of_steps,
+)
 from trainobs.integrations.user_warnings import warn_once
 from trainobs.session.forks import register_fork_cleanup, unregister_fork_cleanup
 from trainobs.session.runs import default_run_dir, open_session
@@ -132,8 +137,7 @@ class Observation:
         clock = session.clock
         if self._optimizers is not None:
             self._leave_optimizers()
-            clock.by_marks()
-            self._steps_found("the loop marks its steps")
+            self._steps_found(tell_of_first_mark(clock.by_marks()))
         return self._steps.scope(number)
 
     def phase(self, name: str) -> Scope:
@@ -267,6 +271,7 @@ class Observation:
                 if watch is not None:
                     last.callback(watch.close)
                 tell_of_steps(session, optimizers)
+                tell_of_marks(session, self._steps.ignored)
             tell_if_none(session, self._settings, self.run_dir)
         except Exception:
             let_signals_through()

@@ -13,6 +13,9 @@ from trainobs.steps.fast_path import CallbackContext
 _FED = 2
 """Steps on end with batches, after which each begins with a fetch."""
 
+_OPEN = 2
+"""Steps that may be open as a run ends inside of them."""
+
 
 class StepScopes:
     """One for all steps. What the first use was, all are: a context, or a call.
@@ -37,9 +40,17 @@ class StepScopes:
         self._first: FirstUse | None = None
         self._ended_one = self._is_open = False
         self._fed = _FED
+        self._given = self._ends_before = 0
+
+    @property
+    def ignored(self) -> int:
+        """At least so many calls ended no step, since the first use was a context."""
+        ended = self._clock.ends - self._ends_before
+        return max(self._given - ended - _OPEN, 0) if self._is_called is False else 0
 
     def scope(self, number: int | None) -> Scope:
         """That of a step, with a number of its own or the next one; or mark the end of one."""
+        self._given += 1
         if number is None and self._is_called is False:  # as nearly always
             return self._each
         if number is not None:
@@ -67,6 +78,7 @@ class StepScopes:
             self._is_called = False
             if self._ended_one:
                 self._clock.unmark()
+            self._given, self._ends_before = 1, self._clock.ends
             self._uses_with()
 
     def _mark(self, number: int | None) -> Scope:

@@ -19,6 +19,8 @@ from trainobs.steps.states import StepsBy
 
 _MARK = "`with obs.step():`"
 
+_FIRST_USED = "`obs.step()` was first used after them"
+
 _LONG_NS = 1_000_000_000
 """What a last step, or a run without one, takes at least that is worth a word."""
 
@@ -56,6 +58,8 @@ def tell_of_steps(session: Session, optimizers: OptimizerSteps | None) -> None:
     if not _has_steps(clock):
         if optimizers is not None:
             _tell_of_none(session, optimizers.count, last_ns)
+    elif fetches.in_phases and not fetches.has_led:
+        _tell_of_phase(session)
     elif clock.unended_batches > 1:
         found = f"{_batches(clock.unended_batches)}, and nothing that ends a step"
         do = f"put each step into {_MARK}"
@@ -68,14 +72,55 @@ def tell_of_steps(session: Session, optimizers: OptimizerSteps | None) -> None:
         _tell_of_rest(optimizers, last_ns)
     elif fetches.count and clock.steps_by != StepsBy.FETCHES:
         failed = f"trainobs took the first {_batches(fetches.count)} for steps"
-        found = "`obs.step()` was first used after them"
-        warn_once(failed, found, "use it from the first step on", kind=found)
+        warn_once(failed, _FIRST_USED, "use it from the first step on", kind=_FIRST_USED)
     elif clock.steps_by == StepsBy.FETCHES and 0 < fetches.took_ns < last_ns and last_ns > _LONG_NS:
         failed = f"the last step includes {duration(last_ns)} after the last fetch"
         share = last_ns / (last_ns + fetches.took_ns)
         found = f"{percent(share)} of the run came after the last fetch"
         do = f"call `obs.close()` behind the loop, or put each step into {_MARK}"
         warn_once(failed, found, do, kind="after the last fetch")
+
+
+def tell_of_first_mark(before: int) -> str:
+    """At the first `obs.step()` of a loop; returns what its steps are from then on.
+
+    Args:
+        before: steps that were taken from optimizers until then.
+    """
+    told = "the loop marks its steps"
+    if not before:
+        return told
+    failed = f"trainobs took the first {counted(before, 'step')} of an optimizer for steps"
+    warn_once(failed, _FIRST_USED, "use it from the first step on", kind=told)
+    return f"{told}, but not the first {before}: these are an optimizer's"
+
+
+def tell_of_marks(session: Session, ignored: int) -> None:
+    """At the end of a loop that marks its steps.
+
+    Args:
+        session: of the loop.
+        ignored: calls that ended no step, at least.
+    """
+    if not ignored:
+        return
+    calls = counted(ignored, "call")
+    found = f"at least {calls} without `with`, after a first use with it"
+    do = f"keep to one of the two: {_MARK}, or `obs.step()` at the end of each step"
+    warn_once("trainobs took no notice of calls of `obs.step()`", found, do)
+    session.note_steps(
+        f"the loop marks its steps by `with`; at least {calls} without it ended none"
+    )
+
+
+def _tell_of_phase(session: Session) -> None:
+    failed = "trainobs does not know which step waited for which batch, nor what is an epoch"
+    found = "batches were fetched inside of `obs.phase`, where no fetch begins a step"
+    do = "fetch them outside of phases (the wait is known all the same), as by `obs.phase` inside "
+    warn_once(failed, found, f"{do}of the loop over the loader")
+    if session.clock.steps_by == StepsBy.MARKS:
+        told = "the loop marks its steps; what was fetched inside of a phase before one counts for"
+        session.note_steps(f"{told} the step before it")
 
 
 def _batches(count: int) -> str:

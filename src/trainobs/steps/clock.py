@@ -238,6 +238,11 @@ class StepClock(Marker):
         self.steps_by = _OPTIMIZER
 
     @property
+    def ends(self) -> int:
+        """How often a step has ended."""
+        return self._ends
+
+    @property
     def no_steps(self) -> bool:
         """Whether steps are those of an optimizer, and none has stepped."""
         return self.steps_by == _OPTIMIZER and not self._ends
@@ -254,16 +259,18 @@ class StepClock(Marker):
             self.steps_by = _FETCHES
         self.fetches.follow(self.fetches.leader)
 
-    def by_marks(self) -> None:
-        """The loop marks its steps from now on, after an optimizer has ended some."""
+    def by_marks(self) -> int:
+        """The loop marks its steps from now on; returns how many an optimizer has ended before."""
         if self.steps_by != _OPTIMIZER:
-            return
+            return 0
+        before = self.step + (self._state == _OPENED)  # but for the one that the mark is of
         self.steps_by = _MARKS
         self.supply = Supply()
         if self._state == _UNPROVEN:
             self._publish()
         elif self._state == _ENDED and self.step != SETUP:
             self._state = _RUNNING  # the mark is of the step that has just ended
+        return max(before, 0)
 
     def mark(self, number: int | None = None, *, opens: bool = False) -> None:
         """The loop says in one call that a step has ended: what came since the last end is it.

@@ -121,6 +121,10 @@ BY_FETCH = Rule(
 BY_ONE_OPTIMIZER = Rule(
     Event.OPTIMIZER, None, "a step begins as an optimizer has stepped: no fetch in it is seen"
 )
+BY_OPTIMIZER_IN_A_PHASE = replace(
+    BY_ONE_OPTIMIZER,
+    told="a step begins as an optimizer has stepped: a fetch inside of a phase begins none",
+)
 
 
 def are_alone(steps: int, in_a_pass: bool = False) -> bool:
