@@ -186,7 +186,7 @@ def test_ids_outside_their_table_are_left_out_unless_most_are(caplog):
     ids = ids.copy()
     ids[2, 5] = ROWS[2]
     assert measure(profile, {"broken": Batches(ids)})["broken"].inputs == 12_000
-    assert "1 of 12000 lookups of feature 'large' left out" in caplog.text
+    assert "1 of 12,000 lookups of feature 'large' left out" in caplog.text
     with pytest.raises(FAEError, match="of feature 'small' is outside of table 't_small'"):
         measure(profile, {"broken": Batches(ids + 1000)})
 

@@ -143,11 +143,11 @@ class OutsideIds:
         for limit, seen, count, example in zip(self.limits, *self.counts, strict=True):
             if count:
                 logger.warning(
-                    "%d of %s of feature %r left out\n  found: ids outside of the %d rows of table "
+                    "%s of %s of feature %r left out\n  found: ids outside of the %d rows of table "
                     "%r, such as %d\n  do:    repair the data; training takes other rows for such "
                     "ids under bounds_check_mode WARNING and IGNORE (on hosts it may end at -1), "
                     "and ends under FATAL",
-                    count,
+                    f"{count:,}",
                     counted(int(seen), "lookup"),
                     limit.feature,
                     limit.row_count,
