@@ -26,7 +26,7 @@ from tests.fae.skewed import (
     tables,
 )
 from trainobs.core.errors import FAEError, SettingError
-from trainobs.fae import calibrate, measure, pack
+from trainobs.fae import calibrate, measure
 from trainobs.fae.calibration import source
 from trainobs.fae.calibration.source import InputSource
 from trainobs.fae.kjt.inputs import blocks_of, keys_of, parts_of
@@ -160,15 +160,6 @@ def test_of_several_the_one_with_the_features_is_taken_or_the_one_named():
 def test_batches_that_do_not_fit_say_what_is_wrong(batch, found):
     with pytest.raises(FAEError, match=found):
         quiet([batch(matrix(0, 2000))])
-
-
-def test_packed_batches_are_refused_since_their_hot_lookups_are_no_ids():
-    loader = Batches(matrix(0, 9000))
-    profile = quiet(loader, margin=0)
-    packed = pack(loader, profile)
-    for refused in (lambda: quiet(packed), lambda: measure(profile, {"packed": packed})):
-        with pytest.raises(FAEError, match="a batch that was packed, whose hot lookups are no ids"):
-            refused()
 
 
 def test_a_bad_id_is_left_out_and_told_unless_it_is_to_be_fatal(caplog):

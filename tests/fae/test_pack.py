@@ -278,33 +278,6 @@ def test_a_batch_keeps_its_form(name):
                 assert found == wanted
 
 
-@pytest.mark.parametrize("window", [1, 3])
-@pytest.mark.parametrize("as_list", [list, tuple])
-def test_a_value_for_each_input_is_refused_in_a_list_and_follows_it_in_an_array(window, as_list):
-    def source(form):
-        batches = [to_batch([make_input(4 * b + i) for i in range(4)]) for b in range(3)]
-        users = [[f"u{number}" for number in b.labels.tolist()] for b in batches]
-        return [(b.sparse_features, b.labels, form(u)) for b, u in zip(batches, users, strict=True)]
-
-    for batches in (source(as_list), [(k, y, as_list("same")) for k, y, _ in source(as_list)]):
-        with pytest.raises(FAEError, match=r"a list at \[2\] that has a value for each input"):
-            list(pack(batches, profile(0.9), window=window))
-    for _, labels, users in pack(source(np.array), profile(0.9), window=window, batch_size=None):
-        assert users.tolist() == [f"u{number}" for number in labels.tolist()]
-    constants = [(k, y, as_list(["a", "b"]), as_list([1] * 4)) for k, y, _ in source(list)]
-    for _, _, names, ones in pack(constants, profile(0.9), window=window):
-        assert (names, ones) == (as_list(["a", "b"]), as_list([1] * 4))
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16])
-def test_ids_of_few_bits_are_packed_as_those_of_more(dtype):
-    def source(of_ids):
-        return [to_batch([make_input(4 * b + i) for i in range(4)], dtype=of_ids) for b in range(9)]
-
-    few, many = (list(pack(source(each), profile(0.9), window=3)) for each in (dtype, torch.int32))
-    assert [digest(batch) for batch in few] == [digest(batch) for batch in many]
-
-
 def test_other_lookups_travel_along_unsplit():
     def both(batch):
         other = KeyedJaggedTensor(["o"], batch.labels, lengths=torch.ones(4, dtype=torch.int64))
