@@ -209,7 +209,10 @@ def test_another_set_of_rows_in_the_next_epoch_is_drift(tmp_path):
     (drift,) = summary_of(path)["embeddings"]["skew"]["drift"]
     assert drift["low"] > 0.3
     (line,) = (line for line in page_of(path) if "hot rows of epoch" in line)
-    assert line.strip().startswith("hot rows of epoch 0 serve")
+    value, low, high = (f"{100 * drift[key]:.2g}" for key in ("value", "low", "high"))
+    points = f"{value} ({low} to {high})"  # of all lookups, not of those that its own serve
+    expected = f"of 100 lookups of epoch 1, hot rows of epoch 0 serve {points} fewer than its own"
+    assert line.strip() == expected
 
 
 def page_of(path) -> list[str]:

@@ -36,7 +36,7 @@ def test_the_paper_s_mode_learns_as_much(study: Any, monkeypatch: pytest.MonkeyP
     assert paper["swaps"] >= 2
     assert abs(paper["auc"] - shuffled) < 0.01
 
-    def forget_training(overlay: HotOverlay, batch_number: int) -> None:
+    def forget_training(overlay: HotOverlay) -> None:
         overlay.tables_changed()  # as if the tables held the truth already
 
     monkeypatch.setattr(HotOverlay, "hand_over", forget_training)  # the control

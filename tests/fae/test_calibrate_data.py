@@ -169,12 +169,14 @@ def test_a_bad_id_is_left_out_and_told_unless_it_is_to_be_fatal(caplog):
     bad[2, 100] = ROWS[2]
     profile = quiet(Batches(bad), margin=0)
     assert profile.made["lookups_left_out"] == 1
-    assert "1 lookup of table 't_large' left out" in caplog.text
-    assert "ids outside of its 20000 rows, such as 20000" in caplog.text
+    assert "1 of 20,000 lookups of feature 'large' left out" in caplog.text
+    assert "ids outside of the 20000 rows of table 't_large', such as 20000" in caplog.text
     for table, other in zip(profile.tables, as_it_is.tables, strict=True):
         assert len(np.setxor1d(table.hot_ids, other.hot_ids)) <= 2
     for fatal in (BoundsCheckMode.FATAL, "FATAL", "fatal", BoundsCheckMode.V2_FATAL):
-        with pytest.raises(FAEError, match="an id is outside of table 't_large'"):
+        with pytest.raises(
+            FAEError, match="an id of feature 'large' is outside of table 't_large'"
+        ):
             quiet(Batches(bad), margin=0, bounds_check_mode=fatal)
 
 

@@ -136,6 +136,42 @@ def test_lightning_goes_on_with_other_hot_rows_behind_an_epoch(trainer, tmp_path
     assert rest.digests == [digest(batch) for batch in packed]
 
 
+class Trained(Recorder):
+    """Takes any batch."""
+
+    def training_step(self, batch, _):
+        return self.weight * batch.labels.sum()
+
+
+class Counted(Module):
+    """Has a state of its own."""
+
+    seen = loaded = 0
+
+    def on_before_batch_transfer(self, batch, _):
+        self.seen += 1
+        return batch
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.loaded = state["seen"]
+
+
+@QUIET
+@pytest.mark.parametrize(("before", "behind"), [("plain", "packed"), ("packed", "plain")])
+def test_the_state_of_a_module_outlives_its_packing(trainer, tmp_path, before, behind):
+    def data(how):
+        return Counted() if how == "plain" else pack_data_module(Counted(), profile(0.9), window=5)
+
+    saved, path = ModelCheckpoint(tmp_path, filename="end"), tmp_path / "end.ckpt"
+    trainer(max_epochs=1, callbacks=[saved]).fit(Trained(), datamodule=data(before))
+    module, rest = data(behind), trainer(max_epochs=2, enable_checkpointing=False)
+    rest.fit(Trained(), datamodule=module, ckpt_path=path)
+    assert module.loaded == torch.load(path, weights_only=False)["Counted"]["seen"] > 0
+
+
 class Streamed(Module):
     """Training data without a length."""
 

@@ -23,7 +23,7 @@ from tests.fae.skewed import (
 )
 from tests.fae.test_from_counts import counted
 from trainobs.core.errors import FAEError
-from trainobs.fae import FAEProfile, calibrate, measure, propose_refresh
+from trainobs.fae import FAEProfile, calibrate, measure, pack, propose_refresh
 from trainobs.fae.calibration.source import InputSource
 
 
@@ -186,9 +186,18 @@ def test_ids_outside_their_table_are_left_out_unless_most_are(caplog):
     ids = ids.copy()
     ids[2, 5] = ROWS[2]
     assert measure(profile, {"broken": Batches(ids)})["broken"].inputs == 12_000
-    assert "1 lookup of table 't_large' left out" in caplog.text
-    with pytest.raises(FAEError, match="an id is outside of table 't_small'"):
+    assert "1 of 12,000 lookups of feature 'large' left out" in caplog.text
+    with pytest.raises(FAEError, match="of feature 'small' is outside of table 't_small'"):
         measure(profile, {"broken": Batches(ids + 1000)})
+
+
+def test_packed_batches_are_refused_since_their_hot_lookups_are_no_ids():
+    loader = Batches(matrix(0, 9000))
+    profile = quiet(loader, margin=0)
+    packed = pack(loader, profile)
+    for refused in (lambda: quiet(packed), lambda: measure(profile, {"packed": packed})):
+        with pytest.raises(FAEError, match="a batch that was packed, whose hot lookups are no ids"):
+            refused()
 
 
 def proposed(profile, ids, **more):

@@ -15,7 +15,7 @@ from trainobs.fae.profile.model_tables import ModelTable
 
 needs_c = pytest.mark.skipif(loops() is None, reason="the part in C is not built")
 ROWS = (1, 50, 1 << 40)
-LIMITS = [IdLimit(f"t{rows}", rows) for rows in ROWS]
+LIMITS = [IdLimit(f"t{rows}", rows, f"f{rows}") for rows in ROWS]
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_c_reads_no_id_by_lengths_that_do_not_fit(lengths):
     assert library is not None
     for at in range(3):
         places = np.array([at])
-        found = input_selection._in_c(library, [batch], [IdLimit("t", 9)], [places])
+        found = input_selection._in_c(library, [batch], [IdLimit("t", 9, "f")], [places])
         if found is not None:  # what is wrong lies behind the input
             assert found[0].ids[0].tolist() == list(
                 range(sum(lengths[:at]), sum(lengths[: at + 1]))
@@ -125,7 +125,9 @@ def test_c_takes_no_input_that_is_not_there(places):
     batch = Inputs(3, (np.arange(3),), (None,))
     library = loops()
     assert library is not None
-    assert input_selection._in_c(library, [batch], [IdLimit("t", 9)], [np.array(places)]) is None
+    assert (
+        input_selection._in_c(library, [batch], [IdLimit("t", 9, "f")], [np.array(places)]) is None
+    )
 
 
 def test_the_limit_of_a_feature_is_its_smallest_table():
@@ -133,4 +135,4 @@ def test_the_limit_of_a_feature_is_its_smallest_table():
         ModelTable("a", 9, 4, ("f", "g"), 0, 16, False),
         ModelTable("b", 5, 4, ("g",), 0, 16, False),
     ]
-    assert limits_of(tables, ("f", "g")) == [("a", 9), ("b", 5)]
+    assert limits_of(tables, ("f", "g")) == [("a", 9, "f"), ("b", 5, "g")]

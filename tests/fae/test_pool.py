@@ -9,8 +9,10 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.fae.packing import KEYS, ROWS, profile
+from tests.fae.packing import KEYS, ROWS, digest, make_input, profile, to_batch
+from trainobs.core.errors import FAEError
 from trainobs.core.native import loops
+from trainobs.fae import pack
 from trainobs.fae.kjt.split import Bags, SlotMap
 from trainobs.fae.packing import pool_in_c
 from trainobs.fae.packing.pool import BagPool
@@ -144,3 +146,30 @@ def test_c_takes_no_input_that_is_not_there(input_number):
     room = Bags(torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int64), None)
     with pytest.raises(RuntimeError):
         pool.put(torch.tensor([input_number]), None, room)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("as_list", [list, tuple])
+def test_a_value_for_each_input_is_refused_in_a_list_and_follows_it_in_an_array(window, as_list):
+    def source(form):
+        batches = [to_batch([make_input(4 * b + i) for i in range(4)]) for b in range(3)]
+        users = [[f"u{number}" for number in b.labels.tolist()] for b in batches]
+        return [(b.sparse_features, b.labels, form(u)) for b, u in zip(batches, users, strict=True)]
+
+    for batches in (source(as_list), [(k, y, as_list("same")) for k, y, _ in source(as_list)]):
+        with pytest.raises(FAEError, match=r"a list at \[2\] that has a value for each input"):
+            list(pack(batches, profile(0.9), window=window))
+    for _, labels, users in pack(source(np.array), profile(0.9), window=window):
+        assert users.tolist() == [f"u{number}" for number in labels.tolist()]
+    constants = [(k, y, as_list(["a", "b"]), as_list([1] * 4)) for k, y, _ in source(list)]
+    for _, _, names, ones in pack(constants, profile(0.9), window=window):
+        assert (names, ones) == (as_list(["a", "b"]), as_list([1] * 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16])
+def test_ids_of_few_bits_are_packed_as_those_of_more(dtype):
+    def source(of_ids):
+        return [to_batch([make_input(4 * b + i) for i in range(4)], dtype=of_ids) for b in range(9)]
+
+    few, many = (list(pack(source(each), profile(0.9), window=3)) for each in (dtype, torch.int32))
+    assert [digest(batch) for batch in few] == [digest(batch) for batch in many]

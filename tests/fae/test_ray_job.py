@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from decimal import Decimal
 from types import ModuleType
 
 import numpy as np
@@ -147,6 +148,11 @@ def test_columns_that_are_no_integers_are_refused():
     with pytest.raises(FAEError, match="column 'large' holds float64"):
         _column(lists, "large")
     lists[:] = [None, np.array([1])]
+    with pytest.raises(FAEError, match="column 'large' holds bool, not integers\n"):
+        _column(np.array([True, False]), "large")
+    for odd, found in ((["7", "8"], "str"), ([Decimal(7), Decimal(8)], "Decimal")):
+        with pytest.raises(FAEError, match=f"column 'large' holds {found}"):
+            _column(np.array(odd, dtype=object), "large")
     with pytest.raises(FAEError, match="column 'large' holds None"):
         _column(lists, "large")
     lists[:] = [np.array([1, None]), np.array([1])]

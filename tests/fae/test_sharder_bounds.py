@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.fae.ranks import Ranks
 from tests.fae.small import case
 from trainobs.core.errors import FAEError
 from trainobs.fae import pack
+from trainobs.fae.kjt import split
 
 BAD = [20, 21, 25, 100, 2**31 - 1, -2, -3, -100]
 MODES = pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
@@ -53,6 +55,32 @@ def test_fbgemms_mode_decides() -> None:
         sharder._fused_params = {"bounds_check_mode": BoundsCheckMode.FATAL}
         with pytest.raises(RuntimeError, match="idx < num_rows"):
             build(one, sharder)(Batch(_bad(0, torch.int64)))
+
+
+@MODES
+@pytest.mark.usefixtures("lone_rank")
+def test_a_batch_that_is_refused_is_not_counted(mode: str) -> None:
+    one = _case("table_wise", 1, mode, False)
+    sharder = fae_sharder(one, profile_of(one))
+    sharder._fused_params = {"bounds_check_mode": BoundsCheckMode.FATAL}
+    model = build(one, sharder)
+    with pytest.raises(RuntimeError, match="idx < num_rows"):
+        model(Batch(_bad(0, torch.int64)))
+    model(Batch(_of_tables(one, _bad(0, torch.int64), is_bad=False)))
+    counted = model.module.collection.served_by_hot_rows.totals()
+    assert (counted.batch_count, counted.lookup_count) == (1, 16)
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_a_warning_says_what_becomes_of_bad_ids(caplog: pytest.LogCaptureFixture) -> None:
+    one = _case("table_wise", 1, "overlay", False)
+    model = build(one, fae_sharder(one, profile_of(one)))
+    split._TOLD.clear()
+    logging.disable(logging.NOTSET)
+    model(Batch(_bad(0, torch.int64)))
+    logging.disable(logging.WARNING)
+    assert "feature 'f0' asks for rows that are not there: id 20, 8 of 16 ids" in caplog.text
+    assert "take their place (bounds_check_mode WARNING of table 't0')" in caplog.text
 
 
 def _case(sharding: str, world_size: int, mode: str, sequences: bool) -> Case:

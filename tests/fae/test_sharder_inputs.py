@@ -44,6 +44,15 @@ def test_weights_of_other_floats_are_taken_on_two_ranks(
 
 
 @MODES
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
+@pytest.mark.usefixtures("lone_rank")
+def test_small_integers_are_ids(mode: str, dtype: torch.dtype) -> None:
+    one = _case(1, "table_wise", mode=mode, id_type=dtype)
+    assert {kjt.values().dtype for _, kjt in batches(one, 0)} == {dtype}
+    assert max(run(one).values()) < ENOUGH
+
+
+@MODES
 @pytest.mark.usefixtures("lone_rank")
 def test_the_name_of_a_feature_may_have_an_at_sign(mode: str) -> None:
     one = _case(1, "table_wise", mode=mode)

@@ -142,13 +142,13 @@ def _budgets(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _drifted(drift: dict[str, Any]) -> str:
-    low, value, high = (f"{100 * drift[key]:.2g} %" for key in ("low", "value", "high"))
+    low, value, high = (f"{100 * drift[key]:.2g}" for key in ("low", "value", "high"))
     if drift["low"] <= 0:
         between = f"from epoch {drift['from']} to {drift['to']}"
-        return f"  of the hot rows, no drift is seen {between} ({low} to {high} of lookups)"
+        return f"  of the hot rows, no drift is seen {between} ({low} % to {high} % of lookups)"
     return (
-        f"  hot rows of epoch {drift['from']} serve {value} ({low} to {high}) fewer lookups "
-        f"of epoch {drift['to']} than its own"
+        f"  of 100 lookups of epoch {drift['to']}, hot rows of epoch {drift['from']} serve {value} "
+        f"({low} to {high}) fewer than its own"
     )
 
 

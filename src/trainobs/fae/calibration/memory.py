@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainobs.access.counts import AccessCounts
 from trainobs.access.dense import BYTES_PER_ROW
-from trainobs.core.text import quantity, size
+from trainobs.core.text import counted, quantity, size
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.calibration.source import LOT_LOOKUPS
 from trainobs.fae.profile.model_tables import ModelTable
@@ -35,7 +35,8 @@ def memory_of(sample: DataSample, budget: int, *, decides: bool) -> str:
     lots = _LOT_COPIES * _ID * LOT_LOOKUPS
     hot = (2 if decides else 1) * _ID * most_hot(sample.tables, budget)
     rows = sum(table.row_count for table in sample.tables)
-    most = f", {len(access.sketched)} tables by their hottest alone" if access.sketched else ""
+    of_some = counted(len(access.sketched), "table")
+    most = f", in {of_some} the hottest alone" if access.sketched else ""
     return (
         f"up to {size(counters + held_out + lots + hot)} of memory: {size(counters)} to count the "
         f"lookups of {quantity(rows)} rows{most}, {size(held_out)} for inputs held out, "

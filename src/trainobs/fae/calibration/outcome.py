@@ -164,7 +164,8 @@ def _refuse_no_gain(
         do += " lengths or offsets: without them they hold no input"
         if read:
             found = f"{read} inputs were read and {counted_inputs} counted, which leaves none to "
-            found, do = f"{found}judge the rows by", "give a loader of hundreds of inputs, or more"
+            found += "judge the rows by"
+            do = "give hundreds of inputs or more, each of a data set with an id of its own"
         raise FAEError("cannot calibrate", found, do)
     total = served = blindly = 0.0
     for table in tables:

@@ -24,17 +24,20 @@ class IdLimit(NamedTuple):
     Attributes:
         table: the smallest that has the feature.
         row_count: rows of it.
+        feature: that looks them up.
     """
 
     table: str
     row_count: int
+    feature: str
 
 
 def limits_of(tables: Sequence[OfFeatures], features: Sequence[str]) -> list[IdLimit]:
     """The limit of each feature."""
     having = ((table for table in tables if feature in table.features) for feature in features)
     least = (min(own, key=lambda table: table.row_count) for own in having)
-    return [IdLimit(table.name, table.row_count) for table in least]
+    pairs = zip(least, features, strict=True)
+    return [IdLimit(table.name, table.row_count, feature) for table, feature in pairs]
 
 
 class OutsideCounts(NamedTuple):
@@ -107,7 +110,7 @@ class OutsideIds:
             found[:2, feature] = len(is_inside), len(outside)
             if len(outside):
                 if self._is_fatal:
-                    raise _outside(*limit, int(outside[0]), len(outside), len(is_inside))
+                    raise _outside(limit, int(outside[0]), len(outside), len(is_inside))
                 found[2, feature] = outside[0]
                 lengths[feature] = inputs.per_input(feature, is_inside).astype(np.int64)
                 ids[feature] = ids[feature][is_inside]
@@ -119,7 +122,7 @@ class OutsideIds:
         """Raise an FAEError if most ids of a feature are outside, and more than so many."""
         for limit, seen, count, example in zip(self.limits, *self.counts, strict=True):
             if count > max(least, seen / 2):
-                raise _outside(*limit, int(example), int(count), int(seen))
+                raise _outside(limit, int(example), int(count), int(seen))
 
     def merge(self, other: OutsideIds) -> None:
         """Take over what another process found."""
@@ -137,23 +140,26 @@ class OutsideIds:
             FAEError: most lookups of a feature were.
         """
         self._judge(0)
-        for limit, _, count, example in zip(self.limits, *self.counts, strict=True):
+        for limit, seen, count, example in zip(self.limits, *self.counts, strict=True):
             if count:
                 logger.warning(
-                    "%s of table %r left out\n  found: ids outside of its %d "
-                    "rows, such as %d\n  do:    repair the data; training replaces such ids, or "
-                    "ends under bounds_check_mode FATAL",
-                    counted(int(count), "lookup"),
-                    limit.table,
+                    "%s of %s of feature %r left out\n  found: ids outside of the %d rows of table "
+                    "%r, such as %d\n  do:    repair the data; training takes other rows for such "
+                    "ids under bounds_check_mode WARNING and IGNORE (on hosts it may end at -1), "
+                    "and ends under FATAL",
+                    f"{count:,}",
+                    counted(int(seen), "lookup"),
+                    limit.feature,
                     limit.row_count,
+                    limit.table,
                     example,
                 )
 
 
-def _outside(table: str, row_count: int, example: int, count: int, seen: int) -> FAEError:
+def _outside(limit: IdLimit, example: int, count: int, seen: int) -> FAEError:
     """An error that says how many of the ids seen are no rows of a table."""
     return FAEError(
-        f"an id is outside of table {table!r}",
-        f"id {example} ({count} of {seen} are outside); the table has {row_count} rows",
+        f"an id of feature {limit.feature!r} is outside of table {limit.table!r}",
+        f"id {example} ({count} of {seen} are outside); the table has {limit.row_count} rows",
         "repair the data, or give the tables of the model that trains on them",
     )

@@ -15,7 +15,7 @@ from trainobs.fae.calibration.outcome import Made, profile_of_sample, warn_left_
 from trainobs.fae.calibration.sample import DataSample
 from trainobs.fae.kjt.inputs import Inputs
 from trainobs.fae.profile.arguments import byte_count, check_confidence
-from trainobs.fae.profile.model_tables import features_of, tables_of
+from trainobs.fae.profile.model_tables import features_of, some_of, tables_of
 from trainobs.fae.profile.profile import FAEProfile
 
 if TYPE_CHECKING:
@@ -143,8 +143,9 @@ def _column(values: NDArray[Any], name: str) -> tuple[NDArray[np.int64], NDArray
             return _integers(values, name), None
         lengths = np.full(len(values), values.shape[1], dtype=np.int64)
         return _integers(values.ravel(), name), lengths
-    if any(bag is None for bag in values):
-        raise FAEError("cannot count lookups", f"column {name!r} holds None", _MISSING)
+    if others := {type(bag) for bag in values}.difference((np.ndarray, list)):
+        odd = "None" if type(None) in others else some_of(sorted(one.__name__ for one in others))
+        raise FAEError("cannot count lookups", f"column {name!r} holds {odd}", _MISSING)
     lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
     filled = [part for part in values if len(part)]
     ids = np.concatenate(filled) if filled else np.empty(0, dtype=np.int64)
@@ -153,9 +154,10 @@ def _column(values: NDArray[Any], name: str) -> tuple[NDArray[np.int64], NDArray
 
 def _integers(values: NDArray[Any], name: str) -> NDArray[np.int64]:
     if not np.issubdtype(values.dtype, np.integer):
+        why = "; missing values make floats" * np.issubdtype(values.dtype, np.floating)
         raise FAEError(
             "cannot count lookups",
-            f"column {name!r} holds {values.dtype}, not integers; missing values make floats",
+            f"column {name!r} holds {values.dtype}, not integers{why}",
             _MISSING,
         )
     return values.astype(np.int64, copy=False)

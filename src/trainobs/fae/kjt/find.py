@@ -10,6 +10,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError, SettingError, shown
 from trainobs.fae.kjt.inputs import Inputs
+from trainobs.fae.kjt.split import is_split
 
 KeyPath = tuple[str | int, ...]
 """Where something is in a batch: names of attributes and keys, and positions; () is the batch."""
@@ -102,8 +103,14 @@ def inputs_of(kjt: KeyedJaggedTensor, features: Sequence[str]) -> Inputs:
         features: all of them keys of it.
 
     Raises:
-        FAEError: ids are no integers, or lengths do not fit them.
+        FAEError: ids are no integers, lengths do not fit them, or hot lookups stand apart.
     """
+    if is_split(kjt):
+        raise FAEError(
+            "cannot count lookups",
+            "a batch that was packed, whose hot lookups are no ids",
+            "give the loader itself, and not the packed one",
+        )
     values, lengths = kjt.values().numpy(force=True), kjt.lengths().numpy(force=True)
     if not np.issubdtype(values.dtype, np.integer):
         raise FAEError(

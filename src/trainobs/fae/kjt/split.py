@@ -38,6 +38,14 @@ BAD = -2
 """Stands for the slot of an id that is outside of its table."""
 
 _INTEGERS = (torch.int64, torch.int32)
+_WIDER = {
+    **dict.fromkeys((torch.uint8, torch.int8, torch.int16, torch.uint16), torch.int32),
+    **dict.fromkeys((torch.uint32, torch.uint64), torch.int64),
+}
+_WHOSE = (
+    "The bounds_check_mode of its tables decides: WARNING (the default) and IGNORE take other rows "
+    "(on hosts training may end at -1), FATAL ends the training"
+)
 _TOLD: set[str] = set()  # features of which it was said that they ask for rows that are not there
 
 
@@ -111,7 +119,7 @@ class SlotMap:
 
     def lookup(self, kjt: KeyedJaggedTensor) -> Tensor:
         """Slot of each value of a batch, see `lookup_values`."""
-        return self.lookup_values(kjt.keys(), kjt.values(), kjt.offset_per_key())
+        return self.lookup_values(kjt.keys(), ids_of(kjt), kjt.offset_per_key())
 
     def lookup_values(
         self, features: Sequence[str], values: Tensor, bounds: Sequence[int]
@@ -137,23 +145,31 @@ class SlotMap:
                 is_row = (values[part] >= 0) & (values[part] < len(rows))
                 if is_row.all():
                     raise
-                tell_of_bad_ids(feature, values[part], is_row)
+                tell_of_bad_ids(feature, values[part], is_row, _WHOSE)
                 found = rows.index_select(0, values[part].masked_fill(~is_row, 0))
                 slots[part] = found.masked_fill(~is_row, BAD)
         return slots
 
 
-def tell_of_bad_ids(feature: str, ids: Tensor, is_row: Tensor) -> None:
-    """Warn of ids that are outside of their table, once for each feature."""
+def tell_of_bad_ids(feature: str, ids: Tensor, is_row: Tensor, becomes: str) -> None:
+    """Warn of ids that are outside of their table, once for each feature.
+
+    Args:
+        feature: that has them.
+        ids: of a batch, or of several.
+        is_row: whether each is inside.
+        becomes: what is done about them.
+    """
     if feature not in _TOLD:
         _TOLD.add(feature)
         logger.warning(
-            "trainobs: feature %r asks for rows that are not there: id %d, %d of %d ids. They are "
-            "left to the bounds check of its tables; repair the data.",
+            "trainobs: feature %r asks for rows that are not there: id %d, %d of %d ids that were "
+            "looked at. %s; repair the data.",
             feature,
             int(ids[~is_row][0]),
             int((~is_row).sum()),
             len(ids),
+            becomes,
         )
 
 
@@ -212,8 +228,8 @@ def split(kjt: KeyedJaggedTensor, slots: SlotMap) -> KeyedJaggedTensor:
     `pack` splits on the host.
 
     Args:
-        kjt: a batch as the model takes it; empty bags and weights are fine. Ids are int64 or
-            int32, and slots come in the same type.
+        kjt: a batch as the model takes it; empty bags and weights are fine. Slots come in the type
+            of the ids, int64 or int32; other integers become one of these.
         slots: of the profile, on the same device.
 
     Returns:
@@ -237,7 +253,7 @@ def split_by(found: Tensor, kjt: KeyedJaggedTensor, mark: SplitMark) -> KeyedJag
         mark: that the result is to have.
     """
     lengths = integers(kjt.lengths()).view(len(mark.features), kjt.stride())
-    parts = part(Bags(lengths, kjt.values(), kjt.weights_or_none()), found, mark.pairs)
+    parts = part(Bags(lengths, ids_of(kjt), kjt.weights_or_none()), found, mark.pairs)
     result = KeyedJaggedTensor(
         keys=mark.keys(),
         values=parts.values,
@@ -292,6 +308,12 @@ def integers(lengths: Tensor) -> Tensor:
     return lengths if lengths.dtype in _INTEGERS else lengths.to(torch.int32)
 
 
+def ids_of(kjt: KeyedJaggedTensor) -> Tensor:
+    """The ids of a batch in a type that holds slots too; other integers than those get a copy."""
+    ids: Tensor = kjt.values()
+    return ids.to(_WIDER.get(ids.dtype, ids.dtype))
+
+
 def count_hot(is_hot: Tensor, lengths: Tensor) -> Tensor:
     """Hot values in each bag, in the type of the lengths.
 
@@ -335,8 +357,10 @@ def check_splittable(kjt: KeyedJaggedTensor) -> None:
             "a stride for each key (VBE), or inverse indices",
             "give batches in which each feature has one bag an input",
         )
-    if kjt.values().dtype not in _INTEGERS:
-        _refuse(f"ids of {kjt.values().dtype}", "give ids as int64 or int32; floats lose ids")
+    if kjt.values().dtype not in (*_INTEGERS, *_WIDER):
+        _refuse(
+            f"ids of {kjt.values().dtype}", "give ids as integers, such as int64; floats lose some"
+        )
     if kjt.offset_per_key()[-1:] != [kjt.values().numel()]:
         _refuse(
             f"{kjt.values().numel()} ids and lengths that add up to {kjt.offset_per_key()[-1:]}",

@@ -17,8 +17,9 @@ _STATE = "trainobs.fae.pack"
 def pack_data_module(module: Any, profile: FAEProfile, **arguments: Any) -> Any:
     """A data module like `module`, whose `train_dataloader` is packed.
 
-    Its class derives from that of `module`, so Lightning takes it for what it is. The other loaders
-    are as they were: the sharded module takes batches that are not packed.
+    Its class derives from that of `module`, and has its name, so Lightning takes it for what it is:
+    behind an epoch either goes on from a checkpoint of the other. The other loaders are as they
+    were: the sharded module takes batches that are not packed.
 
         trainer.fit(model, datamodule=pack_data_module(module, profile, seed=1))
 
@@ -64,7 +65,7 @@ class _Packs:
         return self.packed
 
     def state_dict(self) -> dict[str, Any]:
-        """The original module's, with where the packed loader stands.
+        """The original module's, with where the packed loader stands as `trainobs.fae.pack`.
 
         Lightning saves the states of loaders too, but takes them up only in mid-epoch.
         """
@@ -100,7 +101,9 @@ def _shared_out(loader: Any, module: Any) -> Any:
 
 
 def _packed_class(original: type) -> type:
-    return type(f"Packed{original.__name__}", (_Packs, original), {})
+    """Of the same name: by it Lightning finds a module's state in a checkpoint."""
+    names = {"__module__": original.__module__, "__qualname__": original.__qualname__}
+    return type(original.__name__, (_Packs, original), names)
 
 
 def _restored(original: type, attributes: dict[str, Any]) -> Any:

@@ -15,12 +15,21 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.find import KeyPath
 from trainobs.fae.kjt.leaves import input_count, take_apart
-from trainobs.fae.kjt.split import BAD, Bags, SlotMap, count_hot, integers, is_one_hot, part
+from trainobs.fae.kjt.split import (
+    BAD,
+    Bags,
+    SlotMap,
+    count_hot,
+    ids_of,
+    integers,
+    is_one_hot,
+    part,
+)
 from trainobs.fae.packing.pool_in_c import PoolInC
 
 _ONE_FORM = (
-    "give a loader whose batches have one form, with one row an input in every tensor: a list of "
-    "values, one an input, is none"
+    "give a loader whose batches have one form, with one row an input in every tensor or array: a "
+    "list of values, one an input, is none; np.array(values) is"
 )
 _NAMED = 8
 """Places of a batch that a message names."""
@@ -41,7 +50,7 @@ class BagPool:
         )
         value_count = sum(kjt.values().numel() for kjt in kjts)
         self._is_one_hot = is_one_hot(self.lengths, value_count)
-        self.values = self._by_key(kjts, [kjt.values() for kjt in kjts])
+        self.values = self._by_key(kjts, [ids_of(kjt) for kjt in kjts])
         weights = [weights for kjt in kjts if (weights := kjt.weights_or_none()) is not None]
         self.weights = self._by_key(kjts, weights) if weights else None
         self.slots, self.has_bad_ids = None, False
@@ -166,6 +175,8 @@ class InputPool:
             if others != places:
                 _refuse(f"batches with {_names(places)}, and with {_names(others)}")
         counts = [_count(leaves) for _, leaves in apart]
+        if slots:  # batches as a loader gives them: of packed ones this is known
+            _check_lists([leaves for _, leaves in apart], counts)
         pooled = [
             (place, _join(place, [leaf for _, leaf in column], (slots or {}).get(place)))
             for place, column in zip(places, columns, strict=True)
@@ -180,6 +191,30 @@ def _count(leaves: list[tuple[KeyPath, Any]]) -> int:
         rows = ", ".join(f"{count} at {list(place)}" for place, count in list(counts.items())[:6])
         _refuse(f"rows: {rows or 'none'}".replace("-1 at", "a number without rows at"))
     return next(iter(counts.values()))
+
+
+def _check_lists(batches: list[list[tuple[KeyPath, Any]]], counts: list[int]) -> None:
+    """Refuse lists with a value for each input, which would not go where the inputs go."""
+    lists = map(_lists_of_inputs, batches, counts)
+    for place in sorted(set.intersection(*lists), key=str):
+        _refuse(f"a list at {list(place)} that has a value for each input")
+
+
+def _lists_of_inputs(leaves: list[tuple[KeyPath, Any]], count: int) -> set[KeyPath]:
+    """Places of lists of constants that are as long as there are inputs, and not all the same."""
+    found: dict[KeyPath, dict[int, list[Any]]] = {}
+    for place, leaf in leaves:
+        for depth, step in enumerate(place):
+            if isinstance(step, int):
+                parts = found.setdefault(place[:depth], {})
+                parts.setdefault(step, []).append((place[depth + 1 :], leaf))
+    return {
+        place
+        for place, parts in found.items()
+        if len(parts) == count
+        and all(input_count(leaf) is None for part in parts.values() for _, leaf in part)
+        and any(part != next(iter(parts.values())) for part in parts.values())
+    }
 
 
 def _join(place: KeyPath, leaves: list[Any], slots: SlotMap | None) -> Any:

@@ -14,7 +14,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.jagged import by_lookup, with_values
-from trainobs.fae.kjt.split import tell_of_bad_ids
+from trainobs.fae.kjt.split import ids_of, tell_of_bad_ids
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.mode import Mode
 
@@ -49,6 +49,7 @@ class BoundsCheck:
         self._blocks: dict[str, _Blocks] = {}
         split: dict[str, set[_Blocks]] = {}
         self._quiet: set[str] = set()
+        self._modes: dict[str, list[str]] = {}
         apart: set[str] = set()
         for info in infos:
             bounds, blocks = _mode(info), _blocks(info)
@@ -57,6 +58,8 @@ class BoundsCheck:
                     apart.add(feature)
                 split.setdefault(feature, set()).add(blocks)
                 self._blocks[feature] = blocks
+                table = f"{bounds} of table {info.embedding_config.name!r}"
+                self._modes.setdefault(feature, []).append(table)
                 if "IGNORE" in bounds:
                     self._quiet.add(feature)
         differing = {f for f, blocks in split.items() if len(blocks) > 1}
@@ -87,7 +90,7 @@ class BoundsCheck:
         # -1 in a table that is one block stays: FBGEMM takes it for a row that was pruned
         is_replaced = is_bad & (found < rows) & ((ids != -1) | (number > 1))
         self._tell(kjt, ~is_replaced)
-        return with_values(kjt, torch.where(is_replaced, found, ids).to(values.dtype))
+        return with_values(kjt, torch.where(is_replaced, found, ids).to(ids_of(kjt).dtype))
 
     def refused(self, kjt: KeyedJaggedTensor, is_bad: Tensor, profile: FAEProfile) -> int:
         """What to tell all ranks of a batch: 0, or which feature has bad ids that are refused.
@@ -129,7 +132,9 @@ class BoundsCheck:
         parts = zip(kjt.keys(), *of_keys, strict=True)
         for feature, ids, are_rows in parts:
             if feature not in self._quiet and not are_rows.all():
-                tell_of_bad_ids(feature, ids, are_rows)
+                modes = ", ".join(self._modes[feature])
+                others = f"Others take their place (bounds_check_mode {modes})"
+                tell_of_bad_ids(feature, ids, are_rows, others)
 
 
 def _mode(info: EmbeddingShardingInfo) -> str:

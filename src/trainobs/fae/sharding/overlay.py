@@ -161,9 +161,8 @@ class HotOverlay:
             self._slot_rows[device] = SlotRows.from_profile(self.profile, device)
         return join(batch.cold, batch.hot, batch.pairs, self._slot_rows[device])
 
-    def hand_over(self, batch_number: int) -> None:
-        """Write the hot rows to the tables, which serve this batch and train the rows."""
-        self.served.count(batch_number, by_tables=True)
+    def hand_over(self) -> None:
+        """Write the hot rows to the tables, which serve a batch and train the rows."""
         self.flush()
         self.tables_changed()
 
@@ -182,18 +181,28 @@ class HotOverlay:
             embeddings.register_hook(check)  # type: ignore[no-untyped-call]
 
     @contextmanager
-    def serving(self, batch_number: int, device: torch.device) -> Iterator[None]:
-        """Have lookups of the tables serve the hot lookups that were sent with the others.
+    def serving(
+        self, batch_number: int, device: torch.device, is_whole: bool, by_tables: bool
+    ) -> Iterator[None]:
+        """While the tables look up what was sent to them; then the batch counts as served.
 
         Args:
             batch_number: how many batches came before.
             device: where the lookups are.
+            is_whole: whether hot lookups were sent with the others.
+            by_tables: whether the tables serve them; else hot rows do.
         """
-        assert isinstance(self.rows, Partition)
-        self._catch_up(batch_number)
-        self.served.count(batch_number)
-        with self.rows.serving(self._bitmap(device), self._watch_training):
+        if by_tables:
+            self.hand_over()
             yield
+        elif is_whole:
+            assert isinstance(self.rows, Partition)
+            self._catch_up(batch_number)
+            with self.rows.serving(self._bitmap(device), self._watch_training):
+                yield
+        else:
+            yield
+        self.served.count(batch_number, by_tables=by_tables)
 
     def cold(self, modules: Iterable[nn.Module], received: KJTList) -> KJTList:
         """The cold ones of lookups that were sent to this rank, for each lookup module."""
@@ -203,7 +212,6 @@ class HotOverlay:
     def lookup(self, lookups: list[Any], batch_number: int, input_count: int) -> list[Tensor]:
         """The embeddings of hot lookups; see `Replicas.lookup`."""
         self._catch_up(batch_number)
-        self.served.count(batch_number)
         found = self.rows.lookup(lookups, batch_number, input_count)
         for embeddings in found:
             self._watch_training(embeddings)

@@ -134,7 +134,7 @@ class ServedCounts:
             del self._coming[next(iter(self._coming))]
 
     def count(self, batch_number: int, *, by_tables: bool = False) -> None:
-        """Count a batch that is looked up.
+        """Count a batch that was looked up, by all that serve it: one that is refused is none.
 
         Args:
             batch_number: how many came before it.

@@ -380,6 +380,7 @@ class ShardedFAEModule(
             ctx.hot = self._overlay.rows.processed(ctx.hot, ctx.process)
         hot = self._overlay.lookup(ctx.hot, ctx.batch_number, ctx.input_count)
         if ctx.is_pure:
+            self._overlay.served.count(ctx.batch_number)
             self._lookup_counts.skip()
         if self._mode == "paper":
             for embeddings in hot:
@@ -388,13 +389,9 @@ class ShardedFAEModule(
 
     def _lookup_sent(self, ctx: FAEContext, sent: KJTList) -> LazyAwaitable[Any]:
         """Embeddings of lookups that were sent, as the stock collection gives them."""
-        stock = self._stock.module
-        if not ctx.is_whole:
-            return stock.compute_and_output_dist(ctx.stock, sent)
-        if self._mode == "paper":
-            self._overlay.hand_over(ctx.batch_number)
-            awaitable = stock.compute_and_output_dist(ctx.stock, sent)
+        by_tables = ctx.is_whole and self._mode == "paper"
+        with self._overlay.serving(ctx.batch_number, self._device, ctx.is_whole, by_tables):
+            awaitable = self._stock.module.compute_and_output_dist(ctx.stock, sent)
+        if by_tables:
             awaitable.callbacks.append(self._watched)
-            return awaitable
-        with self._overlay.serving(ctx.batch_number, self._device):
-            return stock.compute_and_output_dist(ctx.stock, sent)
+        return awaitable
