@@ -272,11 +272,12 @@ def _compare(options: argparse.Namespace) -> _Answer:
 
 def _compared(old: Sequence[Path], new: Sequence[Path], options: argparse.Namespace) -> _Answer:
     from trainobs.analysis.comparison import compare
+    from trainobs.analysis.newest import newer_ones
     from trainobs.report.comparison import render
     from trainobs.report.html import comparison_page
     from trainobs.runlog.reader import RunLog
 
-    _tell_newer([*old, *new])
+    _tell(newer_ones([*old, *new]))
     found = compare(*([RunLog.open(path) for path in side] for side in (old, new)))
     if options.html is not None:
         return _Answer(write_page(comparison_page(found), options.html))
@@ -293,32 +294,16 @@ def _whatif(options: argparse.Namespace) -> _Answer:
 
 
 def _newest_run(run: Path) -> Path:
-    """The newest of the runs that were to go to a directory; says so if that is not its own."""
-    from trainobs.runlog.reader import newest_for
-    from trainobs.runlog.schema import RUN_FILE
+    from trainobs.analysis.newest import newest_run
 
-    newest = newest_for(run)
-    if newest != run:
-        told = f"the newest run for {run} is {newest}"
-        if (run / RUN_FILE).exists():  # else it was killed as it began: there is nothing to see
-            told += f"; to see {run} itself, give {run / RUN_FILE}"
-        _tell(told)
+    newest, told = newest_run(run)
+    _tell(told)
     return newest
 
 
-def _tell_newer(compared: Sequence[Path]) -> None:
-    """Say that runs are compared as they are named, where a newer one lies beside one of them."""
-    from trainobs.runlog.reader import newest_for
-
-    named = {run.absolute() for run in compared}
-    for run in dict.fromkeys(compared):
-        newest = newest_for(run)
-        if newest.absolute() not in named:
-            _tell(f"{run} itself is compared; the newest run for it is {newest}")
-
-
-def _tell(text: str) -> None:
-    print(printable(f"trainobs: {text}"), file=sys.stderr)
+def _tell(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(printable(f"trainobs: {line}"), file=sys.stderr)
 
 
 def _attach(options: argparse.Namespace) -> _Answer:

@@ -283,6 +283,19 @@ def test_a_full_disk_is_told_as_a_full_disk(made):
     assert "Lost: the disk was full: 1 step is not in the run log" in lines
 
 
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("EDQUOT: Disk quota exceeded", "a quota was used up"),
+        ("EFBIG: File too large", "files may not be that large (`ulimit -f`)"),
+    ],
+)
+def test_a_disk_is_not_called_full_for_the_bound_of_a_user(fault, told, tmp_path):
+    lost = {"lost_steps": {"runlog": 7}, "lost_because": {"runlog": fault}}
+    lines = lines_of(summary_of(loader_bound(tmp_path, end={"outcome": "ok", **lost})))
+    assert f"Lost: {told}: 7 steps are not in the run log" in lines
+
+
 def test_other_faults_are_told_by_their_names(tmp_path):
     lost = {"lost_steps": {"runlog": 7}, "lost_because": {"runlog": "EROFS: Read-only file system"}}
     lines = lines_of(summary_of(loader_bound(tmp_path / "one", end={"outcome": "ok", **lost})))

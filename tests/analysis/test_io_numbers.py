@@ -209,6 +209,8 @@ def test_why_it_is_not_known_what_is_in_memory_is_said(tmp_path: Path) -> None:
     summary = listed(tmp_path, {"file": b"a", "bytes": 1})
     told = "in memory: unknown; give `data_roots`: the record has names of files, and no paths"
     assert told in io_text.render(summary)
+    summary["io"]["epochs"][0]["classes"].clear()  # as where all comes from a server
+    assert "in memory: unknown; no file was seen to be data" in io_text.render(summary)
     summary["io"]["data_is_named"] = True
     told = "in memory: unknown; no file in `data_roots` could be asked about"
     assert told in io_text.render(summary)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -252,6 +253,22 @@ def test_a_kernel_side_that_counts_no_files_is_told_once(
             pass
     assert found(tmp_path / "run") == {"state": file_watch._SERVED}
     assert told() == ["cannot count what is read of each file; the rest is observed"]
+
+
+def test_without_room_for_the_probes_no_more_is_claimed(
+    tmp_path: Path, told: Callable[[], list[str]]
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))  # fewer than the probes need
+    try:
+        with observe(run_dir=tmp_path / "run", io=True) as obs:
+            for _ in obs.loader([1, 2]):
+                pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    of_files, of_level = told()
+    assert of_files == "cannot count what is read of each file: cannot load the probes"
+    assert of_level.startswith("trainobs runs without eBPF")
 
 
 def test_without_probes_no_files_are_counted(

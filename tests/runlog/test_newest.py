@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.samples import CLOCK
+from trainobs.analysis.newest import newest_run
 from trainobs.core.errors import RunLogError
-from trainobs.runlog.reader import RunLog, newest_for
+from trainobs.runlog.reader import RunLog, newest_for, not_seen, shut_below
 from trainobs.runlog.schema import RUN_FILE
 
 
@@ -73,3 +78,46 @@ def test_a_damaged_file_beside_it_is_passed_over(run, tmp_path):
     other = begin(tmp_path / "a [run]-2", 2, beside=run.name)
     (other / RUN_FILE).write_text("{")
     assert newest_for(run) == run
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """As a user to whom only the modes of files give rights: this thread, and root's go with it."""
+    ctypes.CDLL(None).setfsuid(65534)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).setfsuid(os.geteuid())
+
+
+@pytest.fixture
+def below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, which all may read, though they may not reach it by its path."""
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    return Path()
+
+
+def test_what_may_not_be_looked_into_is_named(below):
+    run = begin(below / "run", 0)
+    begin(below / "of others", 1).chmod(0)
+    (below / "loop").symlink_to("loop")
+    with another_user():
+        assert RunLog.open(below).path == run
+        assert not_seen(shut_below(below)) == "no permission to look into of others"
+        assert shut_below(run) == []
+        assert newest_run(below) == (
+            below,
+            ["no permission to look into of others: newer runs in there are not seen"],
+        )
+
+
+def test_that_nothing_is_there_is_not_claimed_of_what_is_shut(below):
+    begin(below / "a", 1).chmod(0)
+    begin(below / "b" / "c" / "d" / "e", 1).chmod(0)
+    with another_user(), pytest.raises(RunLogError) as error:
+        RunLog.open(below)
+    assert error.value.found == (
+        "no run.json of trainobs in it, nor four levels below, but no permission to look into a "
+        "and 1 more"
+    )

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.integrations.models import logged_steps, step_numbers
-from tests.samples import batch, info, small_disk
+from tests.samples import NO_LATENCY, batch, info, small_disk
 from tests.session.jobs import wait_for
 from trainobs import observe
 from trainobs.analysis.summary import summarize
@@ -273,6 +273,34 @@ def test_what_is_lost_before_the_first_step_is_no_step():
     delivery.write(batch([SETUP, 0, 1]))
     delivery.flush()
     assert delivery.lost_steps == 2
+
+
+def test_steps_are_stored_though_the_latencies_beside_them_are_not(tmp_path):
+    sink = RunLogSink(tmp_path / "run")
+    delivery = Delivery(sink)
+    delivery.call(lambda: sink.begin(info()))
+    (tmp_path / "run" / "rank=0" / "latency.parquet").mkdir()  # so that no file takes its place
+    delivery.write(batch([SETUP, 0, 1]))
+    delivery.call(lambda: sink.latency(NO_LATENCY + 1))
+    assert delivery.flush() is False
+    assert step_numbers(tmp_path / "run") == [0, 1]
+    assert delivery.lost_steps == 0
+
+
+def test_latencies_of_a_part_of_a_run_are_not_left_behind(tmp_path):
+    with small_disk(tmp_path / "disk", "size=512k") as disk:
+        sink = RunLogSink(disk / "run")
+        sink.begin(info())
+        for steps in ([0, 1], [2, 3]):
+            sink.write(batch(steps))
+            sink.latency(NO_LATENCY + len(steps))
+            if steps[0]:
+                fill(disk / "filler")
+                with pytest.raises(OSError, match="No space left"):
+                    sink.end({})
+            else:
+                sink.flush()
+        assert not (disk / "run" / "rank=0" / "latency.parquet").exists()
 
 
 @pytest.mark.parametrize(("dropped_at", "because"), [(0, "ENOSPC: No space left"), (2, "")])

@@ -322,7 +322,7 @@ def test_sleep_of_a_training_that_was_stopped_has_that_cause():
 
 
 def test_what_memory_once_held_is_told_to_be_read_again():
-    waits = {**split(device=100), "block__read_bytes": 8e6}
+    waits = {**split(device=100), "block__read_bytes": 8e6, "cache__miss_bytes": 8e6}
     told = "half or more of what is read from storage may have been in memory before"
     for pages, is_told in ((1000, True), (900, False)):
         verdict = verdict_on(**waits, memory__refault_count=pages)
@@ -330,6 +330,20 @@ def test_what_memory_once_held_is_told_to_be_read_again():
         assert any(line.startswith(told) for line in notes(verdict)) is is_told
     computing = verdict_on(block__read_bytes=8e6, memory__refault_count=2000.0)
     assert not computing.may_be_read_again
+
+
+@pytest.mark.parametrize(
+    "brought",
+    [
+        {"cache__miss_bytes": 17e6},  # of a server, as by FUSE
+        {"cache__miss_bytes": 0.0, "cache__fault_fill_bytes": 17e6},
+        {"cache__miss_bytes": 0.0, "io__data_direct_read_bytes": 17e6},
+        {},  # unknown, as of data that nobody named
+    ],
+)
+def test_pages_of_other_files_are_not_those_that_the_loader_reads(brought):
+    libraries = {"block__read_bytes": 5e5, "memory__refault_count": 100.0}
+    assert not verdict_on(**split(device=100), **libraries, **brought).may_be_read_again
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,10 @@ class Sink:
     def flush(self) -> None:
         """Make what was taken so far safe; called every few seconds."""
 
+    def has_all_steps(self) -> bool:
+        """Whether the steps are in its files, also where a flush failed at what is beside them."""
+        return False
+
     def stored_rows(self) -> Mapping[str, int]:
         """Table of the run log -> rows in its files, where that is known and not 0."""
         return {}

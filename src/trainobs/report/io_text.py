@@ -25,6 +25,7 @@ _READ = (
 _PHASES = ("forward", "backward", "optimizer")
 _INODES = "; #: the inode of a file whose name others have, too"
 _NOT_NAMED = "give `data_roots`: the record has names of files, and no paths"
+_NO_DATA = "no file was seen to be data; where some are, give `data_roots`"
 _NAMED = "no file in `data_roots` could be asked about: it takes local files, and Linux 6.5"
 
 
@@ -192,8 +193,15 @@ def _in_memory(cache: Mapping[str, Any] | None) -> str:
 def _about_cache(found: Mapping[str, Any]) -> str:
     looks = [epoch["cache"] for epoch in found["epochs"] if epoch["cache"]]
     if not looks:
-        return f"in memory: unknown; {_NAMED if found['data_is_named'] else _NOT_NAMED}"
+        return f"in memory: unknown; {_why_not_asked(found)}"
     return f"in memory: what the page cache held at the end, of {_asked_of(looks[-1])}"
+
+
+def _why_not_asked(found: Mapping[str, Any]) -> str:
+    if found["data_is_named"]:
+        return _NAMED
+    rows = (one for epoch in found["epochs"] for one in epoch["classes"])
+    return _NOT_NAMED if any(one["class"] == "data" for one in rows) else _NO_DATA
 
 
 def _asked_of(cache: Mapping[str, Any]) -> str:

@@ -26,7 +26,11 @@ _LACKING = {
 }
 """What numbers lack by each of these."""
 
-_FULL = ("ENOSPC", "EDQUOT")
+_FULL = {
+    "ENOSPC": "the disk was full",
+    "EDQUOT": "a quota was used up",
+    "EFBIG": "files may not be that large (`ulimit -f`)",
+}
 
 _SINKS = {"runlog": "in the run log", "tensorboard": "in TensorBoard"}
 
@@ -83,7 +87,7 @@ def _because(why: str) -> str:
     """What refused them, where that was recorded."""
     code, _, text = why.partition(": ")
     if code in _FULL:
-        return "the disk was full: "
+        return f"{_FULL[code]}: "
     if code in errno.errorcode.values():
         return f"the disk refused ({text or code}): "
     if code == "OSError":  # raised by no call of the system

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -18,8 +20,8 @@ from trainobs.runlog.directory import BESIDE, JOB
 from trainobs.runlog.info import cannot_read, counters_of, phases_of, read_info, tables_of
 from trainobs.runlog.rank import RankLog
 
-_DEPTHS = ("*/", "*/*/", "*/*/*/", "*/*/*/*/")
-"""Where below a given directory a run is looked for, near ones first."""
+_LEVELS = 4
+"""How far below a given directory a run is looked for."""
 
 
 _OF_THE_JOB = ("schema", "trainobs", "clock", "world_size")
@@ -163,10 +165,58 @@ def find_run(path: Path) -> Path | None:
     own = path / names.RUN_FILE
     if _is_ours(own):
         return path
-    files = (file for depth in _DEPTHS for file in path.glob(depth + names.RUN_FILE))
+    files, _ = _look_below(path)
     runs = [file.parent for file in files if _is_ours(file)]
     # Where there is no other run, this one's fault is to be told.
     return max(runs, key=_began, default=path if own.exists() else None)
+
+
+def shut_below(path: Path) -> list[Path]:
+    """Where a newer run may lie, and this user may not look; of a run directory nowhere.
+
+    Raises:
+        OSError: a directory cannot be read.
+    """
+    return [] if path.is_file() or _is_ours(path / names.RUN_FILE) else _look_below(path)[1]
+
+
+def _look_below(path: Path) -> tuple[list[Path], list[Path]]:
+    """Each `run.json` below a directory, near ones first, and what may not be looked into."""
+    files: list[Path] = []
+    shut: list[Path] = []
+    level = [path]
+    for depth in range(_LEVELS + 1):
+        inner: list[Path] = []
+        for directory in level:
+            file = directory / names.RUN_FILE
+            try:
+                if depth and _is_there(file):
+                    files.append(file)
+                if depth < _LEVELS:
+                    inner += _directories(directory)
+            except PermissionError:
+                shut.append(directory)
+        level = inner
+    return files, shut
+
+
+def _is_there(file: Path) -> bool:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return bool(file.stat())
+    return False
+
+
+def _directories(path: Path) -> list[Path]:
+    # Gone since it was seen, or no directory.
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+        return [path / entry.name for entry in entries if _is_directory(entry)]
+    return []
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):  # a link that leads nowhere
+        return entry.is_dir()
+    return False
 
 
 def _find(path: Path) -> Path:
@@ -203,7 +253,15 @@ def _what_is_there(path: Path) -> str:
             f"no {names.RUN_FILE}: rank 0, which writes it, did not observe its training, was "
             "killed as it began, or is elsewhere"
         )
-    return f"no {names.RUN_FILE} of trainobs in it, nor four levels below"
+    nothing = f"no {names.RUN_FILE} of trainobs in it, nor four levels below"
+    shut = not_seen(shut_below(path))
+    return f"{nothing}, but {shut}" if shut else nothing
+
+
+def not_seen(shut: Sequence[Path]) -> str:
+    """What was not looked through, in words; "" for nothing."""
+    others = f" and {len(shut) - 1} more" if len(shut) > 1 else ""
+    return f"no permission to look into {shut[0]}{others}" if shut else ""
 
 
 def _is_ours(file: Path) -> bool:

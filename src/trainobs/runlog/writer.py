@@ -153,6 +153,10 @@ class RunLogSink(Sink):
             raise
         self._failing = False
 
+    def has_all_steps(self) -> bool:
+        """They are written before the latencies."""
+        return self._stored == len(self._part)
+
     def end(self, summary: dict[str, object]) -> None:
         """Flush, and add `summary` to `run.json`.
 
@@ -163,6 +167,9 @@ class RunLogSink(Sink):
             self.flush()  # first: who reads the end will look for all steps in the files
         except Exception:
             self._failing = True  # also where it was no fault of the disk
+            if self._latency is not None:  # an older one would be told as that of the whole run
+                with suppress(OSError):
+                    latency_file(self._run_dir, self._rank).unlink()
             self._store_end(summary)
             raise
         self._store_end(summary)

@@ -56,8 +56,10 @@ class Delivery:
         if self.sink.lost_steps > self._dropped:
             self._dropped = self.sink.lost_steps
             self._dropped_because = self._fault
+        if is_safe or self.sink.has_all_steps():
+            self._unsaved = 0
         if is_safe:
-            self._unsaved, self._fault = 0, ""
+            self._fault = ""
         return is_safe
 
     def end(self, summary: dict[str, object]) -> None:
@@ -258,4 +260,12 @@ def _remedy(fault: str) -> str:
     code = fault.partition(":")[0]
     if code in ("EACCES", "EPERM", "EROFS", "ENOTDIR"):
         return "give `run_dir` a directory that can be written"
-    return "make room on the disk" if code in ("ENOSPC", "EDQUOT") else ""
+    return _ROOM.get(code, "")
+
+
+_ROOM = {
+    "ENOSPC": "make room on the disk",
+    "EDQUOT": "make room within the quota",
+    "EFBIG": "raise the limit on the size of files (`ulimit -f`)",
+}
+"""What to do where there was no room, by whose bound it was."""

@@ -39,15 +39,18 @@ class FileWatch:
 
     def attach(self, backend: ProbeBackend | None, why_not: str, info: RunInfo) -> None:
         """Begin, where the kernel side counts files; else say why it does not."""
-        if backend is not None and backend.files is not None:
+        if backend is None:
+            state = why_not
+            logger.warning("cannot count what is read of each file: %s", why_not)
+        elif backend.files is not None:
             self._backend, state = backend, "on"
         else:
-            calls = backend is None or Coverage(backend.status).knows(CALLS)
-            state = why_not or (_SERVED if calls else _NO_CALLS)
+            calls = Coverage(backend.status).knows(CALLS)
+            state = _SERVED if calls else _NO_CALLS
             logger.warning(
                 "cannot count what is read of each file; the rest is observed\n  found: %s\n"
                 "  do:    %s; see `trainobs doctor`",
-                " ".join(state.split()),
+                state,
                 _RIGHTS if calls else 'leave `probes` at "auto", or have "syscalls" among them',
             )
         info.capabilities = {**info.capabilities, FILES: state}

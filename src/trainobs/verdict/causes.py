@@ -168,7 +168,11 @@ def reads_again(now: Situation) -> bool:
     """Whether memory may have held, and lost, half or more of what a loader reads from storage."""
     waited = known(now.ns(names.LOADER_DEVICE))
     again = SMALLEST_PAGE * known(now.ns("memory/refault_count"))
-    read = known(now.ns("block/read_bytes"))
+    # What a server brings, as by FUSE, comes from no block device; refaults may be of other files.
+    brought = now.ns("cache/miss_bytes") + sum(known(now.ns(name)) for name in names.BROUGHT)
+    if isnan(brought):
+        return False
+    read = max(known(now.ns("block/read_bytes")), brought)
     return waited >= STORAGE_SHOWS * now.parts.step and 0 < read <= 2 * again
 
 

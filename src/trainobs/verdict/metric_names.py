@@ -52,6 +52,9 @@ FROZEN = "sched/frozen_ns"
 ON_GPU = ("gpu/transfer_ns", "gpu/forward_ns", "gpu/backward_ns", "gpu/optimizer_ns")
 """From the begin of a phase's work on the GPU to its end there."""
 
+BROUGHT = ("cache/fault_fill_bytes", "cache/hint_bytes", "io/data_direct_read_bytes")
+"""Training data that came from storage, beside what read calls brought into the page cache."""
+
 LOADERS = "batch/loaders"
 """How many loaders gave the batches of a step."""
 
@@ -87,6 +90,8 @@ INPUTS = tuple(
             "io/fsync_ns",
             "io/main_fsync_ns",
             "io/checkpoint_fsync_ns",
+            "cache/miss_bytes",
+            *BROUGHT,
             "block/read_bytes",
             "block/read_count",
             "memory/major_fault_count",

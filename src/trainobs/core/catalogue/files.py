@@ -51,8 +51,9 @@ FILES: tuple[Metric, ...] = (
         "The part of io/data_read_bytes that bypassed the page cache: under O_DIRECT, or as its "
         "file system does (FUSE with direct I/O, 9p without a cache, ZFS, DAX).",
         blind="Such file systems beneath an overlay: their reads count as hits. Under O_DIRECT, "
-        "btrfs reads compressed files by way of the page cache: what is in it counts as bypassed, "
-        "and so does what io_uring reads with RWF_DONTCACHE.",
+        "btrfs reads compressed files, and into memory that nobody has touched yet, by way of the "
+        "page cache: what is in it counts as bypassed, and so does what io_uring reads with "
+        "RWF_DONTCACHE.",
     ),
     kernel(
         "io/data_mmap_bytes",
@@ -66,7 +67,7 @@ FILES: tuple[Metric, ...] = (
         "by writes, and by reads of pages that were not in memory.",
         unit="faults",
         blind="Nearly all reads of pages in memory: their faults are served with pages around, or "
-        "there is none. All faults on tmpfs.",
+        "there is none. All faults on tmpfs and hugetlbfs.",
         source="mm_filemap_fault",
     ),
     kernel(
