@@ -11,15 +11,17 @@ export class Ranks {
   constructor(place, head) {
     this.head = head;
     this.at = [0, 0];
+    this.unended = el("div");
     this.sentence = el("p");
     this.figure = el("figure", { tabindex: 0, role: "group", "aria-label": "Step time of each rank: use the arrow keys" });
     [this.line, this.say] = readout("Point at a rank and step, or use the arrow keys.");
     this.scale = el("ul", { class: "legend" });
     this.table = el("div");
-    place.replaceChildren(section("ranks", "Ranks", this.sentence, this.figure, this.scale, this.line, this.table));
+    place.replaceChildren(section("ranks", "Ranks", this.unended, this.sentence, this.figure, this.scale, this.line, this.table));
   }
 
-  tell({ straggler: found, ranks }) {
+  tell({ straggler: found, ranks, said }) {
+    put(this.unended, ...(said.unended ? [el("p", { class: "advice" }, `${said.unended}.`)] : []));
     put(this.sentence, straggler(found, this.head.rank));
     const isFirst = ([rank]) => Number(rank) === found?.rank;
     const all = Object.entries(ranks).sort((a, b) => isFirst(b) - isFirst(a) || b[1].p50_ns - a[1].p50_ns);
@@ -35,7 +37,7 @@ export class Ranks {
   draw(data) {
     const { ranks } = this.head;
     const canvas = el("canvas", { role: "img", "aria-label": "Step time of each rank; the table below has medians" });
-    const width = Math.max(320, this.figure.clientWidth);
+    const width = Math.max(240, this.figure.clientWidth);
     const high = Math.max(4, Math.min(18, 480 / ranks.length));
     const cell = width / Math.max(1, data.step.length);
     const times = ranks.map((rank) => data.columns[`${rank}/${STEP}`] ?? []);
