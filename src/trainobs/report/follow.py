@@ -9,6 +9,7 @@ from pathlib import Path
 from trainobs.analysis.live import LiveRun
 from trainobs.core.text import printable
 from trainobs.report import brief
+from trainobs.report.rows import fitted
 
 EVERY_S = 2.0
 CLEAR = "\x1b[H\x1b[2J"
@@ -37,7 +38,8 @@ def follow(
     while True:
         is_new = run.look()
         if run.summary is not None and (is_new or redraws):
-            text = brief.render(run.summary, time.time_ns(), is_newest=_is_in(path, run.summary))
+            is_newest = _is_in(path, run.summary)
+            text = fitted(brief.render(run.summary, time.time_ns(), is_newest=is_newest))
             if not write(f"{CLEAR if redraws else ''}{text}\n") or run.summary["outcome"]:
                 return
         elif run.summary is None and not waiting:
