@@ -36,6 +36,12 @@ def test_a_run_is_summed_up_at_the_top(busy):
     assert top["y"] + top["height"] < 900, "verdict and bar are on the first screen"
 
 
+def test_a_run_of_a_trainer_is_called_by_the_directory_of_its_logger(write_run, open_page):
+    page = open_page(write_run(20, "version_3/trainobs")).page
+    assert page.text_content("h1") == "version_3/trainobs"
+    assert page.title() == "trainobs: version_3/trainobs"
+
+
 def test_a_run_without_an_end_tells_when_its_newest_step_ended(write_run, open_page):
     header = open_page(write_run(40, ended=False)).page.text_content("header")
     # The samples' clock is in 2023, and their steps begin hours after it.

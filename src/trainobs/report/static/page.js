@@ -88,7 +88,9 @@ class Page {
     const whose = info.world_size > 1 ? ` of rank ${rank} of ${info.world_size}` : "";
     const last = this.newest?.wall_ns ? `; the newest step ended on ${new Date(this.newest.wall_ns / 1e6).toLocaleString()}` : "";
     const ended = outcome ? `ended: ${outcome}` : `killed, or still running${last}`;
-    put(this.header, el("h1", {}, run.split("/").filter(Boolean).at(-1) ?? run), el("p", { class: "muted" },
+    const names = run.split("/").filter(Boolean);
+    const own = names.at(-1) === "trainobs" ? names.slice(-2).join("/") : names.at(-1);
+    put(this.header, el("h1", {}, own ?? run), el("p", { class: "muted" },
       `${run}: ${counted(steps, "step")}${whose}, on ${info.host?.hostname ?? "an unknown host"}, observed by ${observed_by}; ${ended}`));
   }
 
