@@ -141,7 +141,8 @@ _DOCUMENT = """<!doctype html>
 
 {licence}-->
 <style>{styles}</style>
-<body class="trainobs"></body>
+<body class="trainobs"><p>This page is drawn by JavaScript. Where that is off, or not allowed,
+the commands trainobs report and trainobs compare say the same as text.</p></body>
 {modules}
 {pieces}
 <script type="module">{start}</script>
