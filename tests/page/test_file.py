@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.analysis.runs import with_tables
+from tests.analysis.runs import of_64_ranks, with_tables
 from tests.samples import busy_run
 from trainobs.analysis.no_steps import reason
 from trainobs.analysis.step_time import TAKING
@@ -340,6 +340,15 @@ def test_64_ranks_are_drawn(write_run, open_page):
     assert len(numbers(opened, "#ranks")) == 64
     scale = opened.page.text_content("#ranks .legend")
     assert re.search(r"[\d.]+ ms a step.*[\d.]+ ms or more.*rank 0 above, rank 63 below", scale)
+
+
+def test_the_rank_that_others_wait_for_is_told_with_a_command_that_works(tmp_path, open_page):
+    opened = open_page(of_64_ranks(tmp_path / "run"))
+    told = opened.page.text_content("#ranks p:has-text('holds the others up')")
+    assert told == (
+        "Rank 3 holds the others up for 59 ms a step, 57 % of it. "
+        "For its page: trainobs report RUN --rank 3 --html FILE"
+    )
 
 
 def test_the_command_writes_the_page(write_run, tmp_path, capsys):

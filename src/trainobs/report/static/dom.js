@@ -37,7 +37,7 @@ const LONG = /\S{21}/;
 
 function classOf(cell) {
   const text = cell?.textContent ?? String(cell ?? "");
-  return HAS_UNIT.test(text) ? "whole" : LONG.test(text) ? "long" : null;
+  return HAS_UNIT.test(text) || text.length < 9 ? "whole" : LONG.test(text) ? "long" : null;
 }
 
 // A browser takes seconds to lay out the 20,000 checkpoints of a long run.

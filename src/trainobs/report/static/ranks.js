@@ -22,7 +22,7 @@ export class Ranks {
 
   tell({ straggler: found, ranks, said }) {
     put(this.unended, ...(said.unended ? [el("p", { class: "advice" }, `${said.unended}.`)] : []));
-    put(this.sentence, straggler(found, this.head.rank));
+    put(this.sentence, ...straggler(found, this.head.rank));
     const isFirst = ([rank]) => Number(rank) === found?.rank;
     const all = Object.entries(ranks).sort((a, b) => isFirst(b) - isFirst(a) || b[1].p50_ns - a[1].p50_ns);
     const byArrival = all.some(([, one]) => one.held_up_ns !== null);
@@ -61,13 +61,15 @@ export class Ranks {
   }
 }
 
+// Sentences, and the command for more.
 function straggler(found, shown) {
-  if (!found?.known) return `Whether one rank holds the others up is not known${found?.why ? `: ${found.why}` : ""}.`;
-  if (found.rank === null && found.by === "waiting") return "No rank waits less than every other by a tenth of the step, in the mean and in half of them.";
-  if (found.rank === null) return "No rank holds the others up for a tenth of the step in most steps.";
-  const told = found.because ? ` That rank: ${found.because}.` : "";
-  const see = found.rank === shown ? "" : `${told} For its page: trainobs report --rank ${found.rank} --html FILE.`;
-  return `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(Math.min(1, found.share))} of it.${see}`;
+  if (!found?.known) return [`Whether one rank holds the others up is not known${found?.why ? `: ${found.why}` : ""}.`];
+  if (found.rank === null && found.by === "waiting") return ["No rank waits less than every other by a tenth of the step, in the mean and in half of them."];
+  if (found.rank === null) return ["No rank holds the others up for a tenth of the step in most steps."];
+  const told = `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(Math.min(1, found.share))} of it.`;
+  if (found.rank === shown) return [told];
+  const because = found.because ? ` That rank: ${found.because}.` : "";
+  return [`${told}${because} For its page: `, el("span", { class: "whole" }, `trainobs report RUN --rank ${found.rank} --html FILE`)];
 }
 
 // The fastest step, and the slowest of 100.
