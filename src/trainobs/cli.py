@@ -226,6 +226,7 @@ def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.analysis.view import RunView
     from trainobs.report import brief, html, io_text, one_step, page
     from trainobs.report.at_odds import refuse_at_odds
+    from trainobs.report.rows import fitted
     from trainobs.runlog.reader import RunLog
 
     refuse_at_odds(options)
@@ -246,9 +247,9 @@ def _report(options: argparse.Namespace) -> _Answer:
     if options.io:
         return _Answer(io_text.render(summary))
     if options.full:
-        return _Answer(page.render(summary))
+        return _Answer(fitted(page.render(summary)))
     is_newest = newest != options.run
-    return _Answer(brief.render(summary, time.time_ns(), is_newest=is_newest))
+    return _Answer(fitted(brief.render(summary, time.time_ns(), is_newest=is_newest)))
 
 
 def _watch(path: Path) -> _Answer:

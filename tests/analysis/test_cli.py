@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -20,6 +21,18 @@ def trainobs(*arguments, **options) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "trainobs", *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(command, capture_output=True, text=True, env=environment, **options)
+
+
+def test_ctrl_c_before_a_command_has_begun_shows_no_traceback(tmp_path):
+    (tmp_path / "numpy.py").write_text("print('here', flush=True)\nimport time\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "trainobs", "doctor"]
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}, **pipes) as job:
+        assert job.stdout.readline() == b"here\n"
+        job.send_signal(signal.SIGINT)
+        assert job.communicate(timeout=30) == (b"", b"")
+    assert job.returncode == -signal.SIGINT
 
 
 def test_a_report_is_text_or_json(write_run, capsys):

@@ -174,6 +174,19 @@ def test_the_command_answers_for_one_step(run, capsys):
     assert (answer["batches"][0]["worker"], answer["batches"][0]["device_ns"]) == (None, None)
 
 
+def test_a_step_has_the_words_of_the_report(tmp_path, capsys):
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    times = {"phase__other_ns": [2 * MS] * 3, "phase__transfer_ns": [3 * MS] * 3}
+    sink.write(batch([5, 6, 7], step__duration_ns=[9 * MS] * 3, **times))
+    sink.flush()
+    assert main(["report", str(tmp_path / "run"), "--step", "6"]) == 0
+    text = capsys.readouterr().out
+    for label, took in (("moving the batch to the device", "3 ms"), ("everything else", "2 ms")):
+        (line,) = lines_of(text, f"  {label}")
+        assert line.split() == [*label.split(), *2 * took.split()]
+
+
 @pytest.mark.parametrize("step", [6, -1])  # what was before the first step is none
 def test_a_step_that_is_not_there_is_three_lines(run, step):
     with pytest.raises(

@@ -41,7 +41,7 @@ def found(path: Path, rank: int = 0) -> dict[str, Any]:
 
 
 def who(io: dict[str, Any]) -> list[tuple[str, int | None]]:
-    return [(io_text.peer_name(one), one["sent_bytes"]) for one in io["peers"]]
+    return [(io_text.peer_name(one, io["rank"]), one["sent_bytes"]) for one in io["peers"]]
 
 
 def test_phases_of_a_peer_are_added_up(tmp_path: Path) -> None:
@@ -98,7 +98,8 @@ def test_the_rank_at_the_other_end_is_named(tmp_path: Path) -> None:
         rank=1,
         world_size=2,
     )
-    assert who(found(tmp_path)) == [("rank 1", 1000), ("rank 0", 20), ("127.0.0.1:29500", 10)]
+    itself = ("itself, and its children", 20)
+    assert who(found(tmp_path)) == [("rank 1", 1000), itself, ("127.0.0.1:29500", 10)]
     assert who(found(tmp_path, rank=1)) == [("rank 0", 0)]
 
 

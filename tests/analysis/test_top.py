@@ -38,6 +38,20 @@ def test_columns_stand_below_their_heads() -> None:
     assert idle == "not seen to train, with torch imported: 99"
 
 
+@pytest.mark.parametrize(
+    ("command", "seen"),
+    [
+        ("/opt/env/bin/python3.12 /home/me/work/train.py --lr 0.1", "train.py --lr 0.1"),
+        ("/opt/env/bin/python -m torch.distributed.run train.py", "-m torch.distributed.run tr"),
+        ("/opt/env/bin/python", "/opt/env/bin/python"),
+        ("python /home/train.py", "python /home/train.py"),
+    ],
+)
+def test_of_a_command_that_has_no_room_what_it_runs_is_seen(command: str, seen: str) -> None:
+    line = render([row(1, command=command)], "yours", NOT_SEEN).splitlines()[-1]
+    assert line.endswith(f"1 MB  {seen}")
+
+
 def test_a_low_terminal_keeps_the_head_and_tells_of_what_has_no_room() -> None:
     assert len(shown(20)) == 23, "all of them, where it is no terminal"
     lines = shown(20, fits=True)

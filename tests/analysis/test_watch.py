@@ -15,7 +15,7 @@ from tests.analysis.runs import steps_of, write
 from tests.samples import batch, info
 from trainobs.analysis.live import SHARE, LiveRun
 from trainobs.core.errors import RunLogError
-from trainobs.report.follow import follow
+from trainobs.report.follow import CLEAR, follow
 from trainobs.runlog import writer
 from trainobs.runlog.writer import RunLogSink
 
@@ -58,6 +58,24 @@ def test_a_run_is_waited_for_followed_and_shown_whole_at_its_end(tmp_path):
     assert shown[0] == f"waiting for a run in {place}; Ctrl-C ends this"
     first = [text.splitlines()[0].split(": ", 1)[1] for text in shown[1:]]
     assert first == ["5 steps in 5 ms, not ended, or killed", "10 steps in 10 ms, ended: ok"]
+
+
+def test_in_a_low_terminal_the_begin_is_seen_and_at_the_end_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("LINES", "10")
+    monkeypatch.setenv("COLUMNS", "100")
+    sink, shown = RunLogSink(tmp_path / "r"), []
+    sink.begin(info())
+    sink.write(some_steps(0, 20))
+    sink.flush()
+
+    acts = [lambda: sink.end({"outcome": "ok"}), *[lambda: time.sleep(0.2)] * 100]
+    show = {"write": lambda text: shown.append(text) or True, "sleep": lambda _: acts.pop(0)()}
+    follow(tmp_path / "r", redraws=True, **show)
+    first, *_, last = (text.removeprefix(CLEAR).rstrip("\n").split("\n") for text in shown)
+    assert len(first) == 8, "an empty line, and the cursor, in the last two"
+    assert first[2:7] == last[2:7], "those before tell of the end"
+    assert first[7] == f"{len(last) - 7} more lines: in a higher terminal, or without `--watch`"
+    assert "More: " in last[-1]
 
 
 def test_it_ends_when_nobody_reads(tmp_path):

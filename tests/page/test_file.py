@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.analysis.runs import with_tables
+from tests.analysis.runs import of_64_ranks, with_tables
 from tests.samples import busy_run
 from trainobs.analysis.no_steps import reason
 from trainobs.analysis.step_time import TAKING
@@ -34,6 +34,12 @@ def test_a_run_is_summed_up_at_the_top(busy):
     assert opened.page.text_content("#verdict .kind") == verdict["text"][0]
     top = opened.page.locator("#step .bar").bounding_box()
     assert top["y"] + top["height"] < 900, "verdict and bar are on the first screen"
+
+
+def test_a_run_of_a_trainer_is_called_by_the_directory_of_its_logger(write_run, open_page):
+    page = open_page(write_run(20, "version_3/trainobs")).page
+    assert page.text_content("h1") == "version_3/trainobs"
+    assert page.title() == "trainobs: version_3/trainobs"
 
 
 def test_a_run_without_an_end_tells_when_its_newest_step_ended(write_run, open_page):
@@ -196,6 +202,7 @@ def test_text_can_be_read_in_light_and_dark(busy, scheme):
     opened = busy.opened
     opened.page.emulate_media(color_scheme=scheme)
     style = "e => [getComputedStyle(e).color, getComputedStyle(document.body).backgroundColor]"
+    assert opened.page.locator("th:empty").count() == 0, "a header without a name"
     for place in ("h1", "#verdict .kind", "td", ".muted"):
         ink, paper = opened.page.eval_on_selector(place, style)
         assert contrast(ink, paper) >= 4.5, (place, ink, paper)  # WCAG 2.2, level AA
@@ -291,44 +298,6 @@ def test_of_loaders_only_what_people_choose_is_told(write_run, open_page):
     assert table.locator("td").all_text_contents() == ["7", "no"]
 
 
-CUT = """all => all.filter(one => {
-  const [own, label] = [one.getBoundingClientRect(), one.lastChild];
-  const isPart = label.clientWidth && label.scrollWidth > label.clientWidth;
-  return isPart || own.right > one.parentNode.getBoundingClientRect().right;
-}).map(one => one.textContent)"""
-BROKEN = """all => all.filter(one => {
-  const words = document.createRange();
-  words.selectNodeContents(one);
-  return !one.textContent.includes(" ") && words.getClientRects().length > 1;
-}).map(one => one.textContent)"""
-
-
-@pytest.mark.parametrize("width", [1280, 700, 400])
-def test_no_label_of_a_bar_is_cut_and_no_word_of_a_heading(busy, width):
-    page = busy.opened.page
-    page.set_viewport_size({"width": width, "height": 900})
-    cut = page.eval_on_selector_all("#step .bar em", CUT)
-    assert cut == []
-    assert page.locator("#step .bar em:visible").count() > 0
-    assert page.eval_on_selector_all("thead th", BROKEN) == []
-    page.set_viewport_size({"width": 1280, "height": 900})
-
-
-SPLIT = """all => all.filter(one => {
-  const value = document.createRange();
-  value.selectNodeContents(one);
-  return /^\\S*\\d\\S* [a-zA-Z%]{1,2}$/.test(one.textContent) && value.getClientRects().length > 1;
-}).map(one => one.textContent)"""
-
-
-def test_a_number_stays_beside_its_unit(busy):
-    page = busy.opened.page
-    page.set_viewport_size({"width": 400, "height": 900})
-    assert page.locator("td", has_text=re.compile(r"\d ms$")).count() > 3
-    assert page.eval_on_selector_all("td", SPLIT) == []
-    page.set_viewport_size({"width": 1280, "height": 900})
-
-
 def test_a_run_with_a_period_and_no_steps_tells_it(write_run, open_page):
     spell = {"begin_ns": 5 * 10**9, "end_ns": 9 * 10**9, "period_ns": 20e6, "count": 200}
     periods = [
@@ -371,6 +340,15 @@ def test_64_ranks_are_drawn(write_run, open_page):
     assert len(numbers(opened, "#ranks")) == 64
     scale = opened.page.text_content("#ranks .legend")
     assert re.search(r"[\d.]+ ms a step.*[\d.]+ ms or more.*rank 0 above, rank 63 below", scale)
+
+
+def test_the_rank_that_others_wait_for_is_told_with_a_command_that_works(tmp_path, open_page):
+    opened = open_page(of_64_ranks(tmp_path / "run"))
+    told = opened.page.text_content("#ranks p:has-text('holds the others up')")
+    assert told == (
+        "Rank 3 holds the others up for 59 ms a step, 57 % of it. "
+        "For its page: trainobs report RUN --rank 3 --html FILE"
+    )
 
 
 def test_the_command_writes_the_page(write_run, tmp_path, capsys):

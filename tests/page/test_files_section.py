@@ -40,6 +40,8 @@ def test_peers_have_names_bytes_and_phases(write_run, open_page):
     peers = peer_rows(
         (Phase.BACKWARD, Role.THREAD, b"10.0.0.2", -1, -1, 3, 750_000, -1, -1),
         (Phase.OTHER, Role.WORKER, b"10.0.0.2", -1, -1, 3, 250_000, -1, -1),
+        (Phase.OTHER, Role.MAIN, b"127.0.0.1", 7000, 7001, 1, 20, -1, -1),
+        (Phase.OTHER, Role.MAIN, b"127.0.0.1", 7001, 7000, 0, 0, -1, -1),
         (Phase.OTHER, Role.MAIN, b"::1", 5000, 80, 1, 10, -1, -1),
         (Phase.OTHER, Role.MAIN, b"", -1, -1, 1, 5, -1, -1),
     )
@@ -48,6 +50,7 @@ def test_peers_have_names_bytes_and_phases(write_run, open_page):
     rows = section.locator("table").last.locator("tbody tr").all()
     assert [row.locator("th, td").all_inner_texts() for row in rows] == [
         ["10.0.0.2", "1 MB", "–", "0 %", "75 %", "0 %", "25 %"],
+        ["itself, and its children", "20 B", "–", "0 %", "0 %", "0 %", "0 %"],
         ["[::1]:80", "10 B", "–", "0 %", "0 %", "0 %", "0 %"],
         ["others, not told apart", "5 B", "–", "0 %", "0 %", "0 %", "0 %"],
     ]

@@ -96,12 +96,12 @@ class Live:
 
 def shown(opened: Opened, steps: int) -> None:
     """Waits until all of a run of so many steps is drawn."""
-    opened.page.wait_for_selector(f"#shown #steps p:text('Of {steps - 1} steps after the first')")
+    opened.page.wait_for_selector(f"#shown #steps p:text('Of {steps - 1:,} steps after the first')")
 
 
 def refreshed(opened: Opened, steps: int) -> None:
     """The same of a run that goes on: its summary is made anew only now and then."""
-    told = opened.page.locator(f"#shown #steps p:text('Of {steps - 1} steps after the first')")
+    told = opened.page.locator(f"#shown #steps p:text('Of {steps - 1:,} steps after the first')")
     for _ in range(300):
         later(opened)
         if told.count():

@@ -6,6 +6,7 @@ import pytest
 
 from tests.samples import busy_run
 from trainobs.analysis.view import RunView
+from trainobs.report import sections
 from trainobs.report.pieces import piece
 from trainobs.report.verdict_text import ASK_FOR_WORKERS, HELD_UP, MEANINGS, NO_REPLAY, said
 from trainobs.verdict.verdict import VerdictKind
@@ -45,6 +46,12 @@ def test_why_nothing_is_known_to_help_is_said_where_nothing_is(found, begin):
     assert (told or "").startswith(begin or "")
 
 
+def test_the_whole_report_says_too_that_it_is_what_else_would_help():
+    for advice, what in ((None, "What would help"), (ADVICE, "What else would help")):
+        told = list(sections.would_help(summary(refused="no", advice=advice)))
+        assert told == [f"{what}: not known", "  no"]
+
+
 def test_of_workers_it_is_said_where_somebody_asks():
     why = {"unknown": {"workers": "they keep samples"}}
     assert said(summary(**why))["workers"] == "num_workers is not predicted: they keep samples."
@@ -53,4 +60,4 @@ def test_of_workers_it_is_said_where_somebody_asks():
 
 def test_the_summary_of_the_page_has_it(write_run):
     found = piece(RunView.open(write_run(steps=busy_run(30))), "summary")
-    assert found["said"] == said(found) | {"lost": None}
+    assert found["said"] == said(found) | {"lost": None, "unended": None}

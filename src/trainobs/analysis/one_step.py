@@ -29,10 +29,8 @@ LOADER_PARTS = (
 )
 """Metrics that say why a step waited for its data; the last is a part of the one before it."""
 
-PHASES = {phase_metric(phase): phase.name.lower() for phase in (*list(Phase)[2:], Phase.OTHER)}
-"""Metric -> phase of the step."""
-
-_METRICS = ("step/duration_ns", "loader/wait_ns", *LOADER_PARTS, *PHASES)
+_PHASES = [phase_metric(phase) for phase in (*list(Phase)[2:], Phase.OTHER)]
+_METRICS = ("step/duration_ns", "loader/wait_ns", *LOADER_PARTS, *_PHASES)
 _NO_BATCH = "no batch is known to have gone to it, as to others"
 _READ = ("read_bytes", "read_count")
 _COUNTS = ("number", *_READ, *MADE, "slowest_ns")

@@ -101,6 +101,8 @@ def _three_digits(value: float) -> str:
     if rounded == int(rounded) and rounded < 1000:
         return str(int(rounded))
     value = _near(value)
+    if 0 < value < 0.005:
+        return "<0.01"  # no zero: something was there
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{decimals}f}"
 

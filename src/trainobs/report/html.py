@@ -108,7 +108,10 @@ def _document(title: str, module: str, pieces: Mapping[str, str]) -> str:
 
 
 def _title(view: RunView) -> str:
-    return f"trainobs: {view.run.path.name}".encode("ascii", "backslashreplace").decode()
+    path = view.run.path
+    # Of a Trainer's run it is the directory of its logger that people know; as in page.js.
+    name = path.name if path.name != "trainobs" else "/".join(path.parts[-2:])
+    return f"trainobs: {name}".encode("ascii", "backslashreplace").decode()
 
 
 def _modules(name: str, found: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -138,7 +141,8 @@ _DOCUMENT = """<!doctype html>
 
 {licence}-->
 <style>{styles}</style>
-<body class="trainobs"></body>
+<body class="trainobs"><p>This page is drawn by JavaScript. Where that is off, or not allowed,
+the commands trainobs report and trainobs compare say the same as text.</p></body>
 {modules}
 {pieces}
 <script type="module">{start}</script>

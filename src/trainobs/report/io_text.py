@@ -47,7 +47,7 @@ def render(summary: Mapping[str, Any]) -> str:
             _head(summary, found),
             *(map(iter, [paragraph(none)]) if none else (part(found) for part in _OF_FILES)),
             _calls(found) if found["epochs"] else iter(()),
-            _peers(found["peers"] or ()),
+            _peers(found["peers"] or (), found["rank"]),
             _collectives(found["collectives"]),
         )
     texts = ("\n".join(map(printable, part)) for part in parts)
@@ -259,10 +259,10 @@ def _calls(found: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def peer_name(one: Mapping[str, Any]) -> str:
-    """Who a peer is: a rank, an address, or all that were not told apart."""
+def peer_name(one: Mapping[str, Any], own: int) -> str:
+    """Who a peer of the rank `own` is: a rank, an address, or all that were not told apart."""
     if one["rank"] is not None:
-        return f"rank {one['rank']}"
+        return "itself, and its children" if one["rank"] == own else f"rank {one['rank']}"
     if one["peer"] is None:
         return "others"
     if one["peer"] == NOT_CONNECTED:
@@ -271,7 +271,7 @@ def peer_name(one: Mapping[str, Any]) -> str:
     return f"{address}:{one['port']}" if one["port"] else address
 
 
-def _peers(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _peers(found: Sequence[Mapping[str, Any]], own: int) -> Iterator[str]:
     if not found:
         return
     yield row("Peers", "sent", "received", *_PHASES, "apart", width=_FILE)
@@ -280,7 +280,7 @@ def _peers(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         moved = one["apart_bytes"] + sum(one["phases"].values())
         parts = [*(one["phases"].get(phase, 0) for phase in _PHASES), one["apart_bytes"]]
         yield row(
-            f"  {cut_path(peer_name(one), _FILE - 2)}",
+            f"  {cut_path(peer_name(one, own), _FILE - 2)}",
             or_unknown(size, one["sent_bytes"]),
             or_unknown(size, one["received_bytes"]),
             *(percent(part / moved) if moved else "-" for part in parts),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainobs.analysis.one_step import PHASES
 from trainobs.core.labels import label_of
 from trainobs.core.text import duration, printable, quantity, size
 from trainobs.report.loaders import DID, maker
@@ -16,7 +15,6 @@ _START = "loader/start_stop_ns"
 _LABELS = {
     "step/duration_ns": "took",
     _START: f"    of these: {label_of(_START).strip()}",  # the metric, whole
-    **PHASES,
 }
 
 

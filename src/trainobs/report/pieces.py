@@ -7,7 +7,7 @@ from typing import Any
 from trainobs.analysis import no_steps
 from trainobs.analysis.unnamed_reads import OF_DATA
 from trainobs.analysis.view import RunView
-from trainobs.report import brief_lines, io_text, losses, verdict_text
+from trainobs.report import brief_lines, io_text, losses, rank_rows, verdict_text
 
 
 def piece(view: RunView, path: str) -> dict[str, Any]:
@@ -17,7 +17,8 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
         What the view gives. A summary also has `no_steps`, that there are none and why, `no_files`,
         why nothing is told of files, and `unseen`, what was used that is not seen; None where there
         is no need to. And `doubtful`: metrics of training data, where that is unknown; `said`: see
-        `report.verdict_text.said`, and `lost`, what the numbers lack.
+        `report.verdict_text.said`, with `lost`, what the numbers lack, and `unended`, which ranks
+        were killed.
 
     Raises:
         RunLogError: the run has no such piece, or a file of it is damaged.
@@ -32,4 +33,5 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
     why = {"no_steps": None if found["steps"] else none, "no_files": no_files, "unseen": unseen}
     doubtful = [] if found["unnamed_bytes"] is None else list(OF_DATA)
     said = verdict_text.said(found) | {"lost": losses.told(found)}
+    said["unended"] = rank_rows.unended(found) or None
     return {**found, **why, "doubtful": doubtful, "said": said}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +35,11 @@ _UNIT = re.compile(r"(?<=\d) (?=(%|[num]?s|h|min|[kMGT]?B|[KMG]iB|[kMG]|times)(?
 """The blank before one."""
 
 
+_BARRED = re.compile(r"(.*\S {2,})(#+)")
+_BEFORE = re.compile(r".* {2,}|")
+"""What is before the last column of a line, or before its text."""
+
+
 def row(label: str, *columns: str, width: int = LABEL) -> str:
     """A row of a table, whose label takes `width` characters; columns never touch."""
     return f"{label:<{width}}" + "".join(f" {column:>{COLUMN - 1}}" for column in columns)
@@ -43,20 +50,22 @@ def or_unknown(form: Callable[[float], str], value: float | None) -> str:
     return "-" if value is None else form(value)
 
 
-def paragraph(text: str, first: str = "", others: str = "  ", most: int | None = None) -> list[str]:
+def paragraph(
+    text: str, first: str = "", others: str = "  ", most: int | None = None, width: int = WIDTH
+) -> list[str]:
     """Text as lines, the first and the others with their indents, and at most so many.
 
     No number is parted from its unit. No `code` is broken, unless it is longer than a line, with
     what is written close to it.
     """
-    room = WIDTH - max(len(first), len(others))
+    room = width - max(len(first), len(others))
 
     def tied(found: re.Match[str]) -> str:
         return found[0].replace(" ", _TIE) if len(found[0]) <= room else found[0]
 
     lines = textwrap.wrap(
         _UNIT.sub(_TIE, _CODE.sub(tied, text)),
-        WIDTH,
+        width,
         initial_indent=first,
         subsequent_indent=others,
         max_lines=most,
@@ -85,6 +94,38 @@ def statement(line: str, most: int = 2) -> list[str]:
         if len(lines) <= most:
             return lines
     return paragraph(text, first, f"{first}  ", most)
+
+
+def fitted(text: str, width: int | None = None) -> str:
+    """A report with bars and sentences as wide as the terminal, where that is narrower than it.
+
+    Args:
+        text: lines of at most `WIDTH`.
+        width: of the terminal; None: that of standard output, if it is one.
+    """
+    if width is None:
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if is_terminal else WIDTH
+    if width >= WIDTH:
+        return text
+    return "\n".join(fit for line in text.split("\n") for fit in _fit(line, width))
+
+
+def _fit(line: str, width: int) -> list[str]:
+    if bar := _BARRED.fullmatch(line):
+        room, usual = width - len(bar[1]), max(1, WIDTH - len(bar[1]))
+        return [
+            f"{bar[1]}{'#' * max(1, len(bar[2]) * room // usual)}" if room > 0 else bar[1].rstrip()
+        ]
+    if len(line) <= width:
+        return [line]
+    found = _BEFORE.match(line)
+    begin = found[0] if found else ""
+    text = line[len(begin) :]
+    if not begin.strip():
+        return paragraph(text, begin, f"{begin}  ", width=width)
+    fits = len(begin) < width // 2 and text.count(" ") > 1  # else it is a number
+    return paragraph(text, begin, " " * len(begin), width=width) if fits else [line]
 
 
 def cut(line: str, width: int = WIDTH) -> str:

@@ -272,7 +272,7 @@ def would_help(summary: dict[str, Any]) -> Iterator[str]:
         for one in found["changes"]:
             yield f"  {one['change']:<22}{gained(*one['gain'])}: {one['means']}"
     elif found["refused"]:
-        yield "What would help: not known"
+        yield f"What {'else ' if summary['verdict']['run']['advice'] else ''}would help: not known"
         yield from paragraph(found["refused"], "  ", "  ")
     if why := unpredicted_workers(summary):
         yield from paragraph(why, "  ", "    ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,12 @@ from trainobs.core.text import counted, percent, printable, size
 WAITS = ("data", "device", "CPU", "else")
 _HEAD = f"{'PID':>8} {'USER':<10} {'STEPS/S':>8}" + "".join(f"{w:>8}" for w in WAITS)
 _NONE = "no training process of {} is running: no process has imported torch"
+
+_COMMAND = len(f"{_HEAD} {'READ/S':>10}  ")
+"""Where commands begin."""
+
+_PYTHON = re.compile(r"(\S*/)?python[\d.]* (?=\S)")
+_FOLDERS = re.compile(r"^\S*/(?=\S)")
 
 _AROUND = 3
 """Lines of a terminal that no row is on: the head, and the one where the cursor stays."""
@@ -33,7 +40,8 @@ def render(
     idle = [str(row["pid"]) for row in rows if row["note"] == idle_note]
     width, height = shutil.get_terminal_size((120, 24))
     head = f"{'':>8} {'':<10} {'':>8}  waits for, in percent of the time of its training thread"
-    lines = [_line(row) for row in rows if row["note"] != idle_note]
+    room = width - _COMMAND
+    lines = [_line(row, room) for row in rows if row["note"] != idle_note]
     if idle:
         lines.append(f"not seen to train, with torch imported: {', '.join(idle)}")
     most = max(1, height - _AROUND)
@@ -44,13 +52,16 @@ def render(
     return "\n".join(printable(line)[:width].rstrip() for line in lines)
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _line(row: Mapping[str, Any], room: int) -> str:
     begin = f"{row['pid']:>8} {row['user']:<10.10}"
+    command = row["command"]
+    if len(command) > room:  # what it runs tells more than where Python is
+        command = _FOLDERS.sub("", _PYTHON.sub("", command, count=1))
     if row["note"]:
-        return f"{begin} {'-':>8}{row['note']:>43.43}  {row['command']}"
+        return f"{begin} {'-':>8}{row['note']:>43.43}  {command}"
     waits = "".join(f"{_share(row['waits'][name]):>8}" for name in WAITS)
     read = size(row["read_bytes_per_s"])
-    return f"{begin} {row['steps_per_s']:>8.1f}{waits} {read:>10}  {row['command']}"
+    return f"{begin} {row['steps_per_s']:>8.1f}{waits} {read:>10}  {command}"
 
 
 def _share(share: float | None) -> str:

@@ -21,7 +21,7 @@ export function show(root, source, { refresh = false } = {}) {
     const now = JSON.stringify(found);
     if (following.ended || (now === before && !following.failed)) return;
     before = now;
-    put(root, el("header", {}, el("h1", {}, "Comparison of runs")), ...sections(found));
+    put(root, el("header", {}, el("h1", {}, "Comparison of runs")), el(root === document.body ? "main" : "div", {}, sections(found)));
   };
   const following = new Following(root, look, refresh);
   return () => following.end();

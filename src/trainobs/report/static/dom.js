@@ -23,16 +23,22 @@ export function el(tag, attributes = {}, ...children) {
 
 // A table with a caption; the first cell of each row is its header.
 export function table(caption, head, rows) {
-  const header = el("tr", {}, head.map((text) => el("th", { scope: "col" }, text)));
+  const header = el("tr", {}, head.map((text) => (text ? el("th", { scope: "col" }, text) : el("td"))));
   const body = rows.slice(0, FIRST_ROWS).map(([first, ...rest]) =>
-    el("tr", {}, el("th", { scope: "row" }, first), rest.map((cell) => el("td", HAS_UNIT.test(cell) ? { class: "whole" } : {}, cell ?? "–"))));
+    el("tr", {}, el("th", { scope: "row", class: classOf(first) }, first), rest.map((cell) => el("td", { class: classOf(cell) }, cell ?? "–"))));
   return el("div", { class: "scroll" },
     el("table", {}, el("caption", {}, caption), el("thead", {}, header), el("tbody", {}, body)),
     rows.length > FIRST_ROWS ? others(caption, head, rows.slice(FIRST_ROWS)) : null);
 }
 
-// A number and its unit stay on one line.
+// A number and its unit stay on one line. Words are whole but for names, which may be longer than a screen.
 const HAS_UNIT = /^\S*\d\S* \S{1,3}$/;
+const LONG = /\S{21}/;
+
+function classOf(cell) {
+  const text = cell?.textContent ?? String(cell ?? "");
+  return HAS_UNIT.test(text) || text.length < 9 ? "whole" : LONG.test(text) ? "long" : null;
+}
 
 // A browser takes seconds to lay out the 20,000 checkpoints of a long run.
 export const FIRST_ROWS = 200;

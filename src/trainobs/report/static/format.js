@@ -11,6 +11,7 @@ const near = (value) => rounded(value) * (1 + 1e-9);
 function digits(exact) {
   if (Number.isInteger(rounded(exact)) && rounded(exact) < 1000) return String(rounded(exact));
   const value = near(exact);
+  if (value > 0 && value < 0.005) return "<0.01"; // no zero: something was there
   return value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
@@ -29,8 +30,8 @@ export function duration(ns) {
 export const size = (count) => scaled(count, BYTES, "B");
 export const quantity = (count) => scaled(count, COUNTS, "");
 
-// A number of things, in words.
-export const counted = (count, thing) => `${quantity(count)} ${thing}${count === 1 ? "" : "s"}`;
+// A count of things with their name, as in "1 step" and "2,000 steps".
+export const counted = (count, thing) => `${count.toLocaleString("en")} ${thing}${count === 1 ? "" : "s"}`;
 
 export function percent(share) {
   const value = near(100 * share);

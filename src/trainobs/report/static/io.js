@@ -26,7 +26,7 @@ export function files(summary) {
       io.classes.map((one) => [name(one), quantity(one.count), size(one.bytes), times(one),
         one.aligned === null ? null : percent(one.aligned), quantity(one.open_count), quantity(one.mmap_count)])),
     el("div", { class: "charts" }, orders(io.classes), data ? sizes(data) : null, ...epochs(io.epochs, io.unnamed_bytes !== null || io.reads_unseen), data ? opens(data) : null),
-    largest(io.files), io.epochs.length ? calls(io.epochs) : null, peers(io.peers), collectives(io.collectives));
+    largest(io.files), io.epochs.length ? calls(io.epochs) : null, peers(io), collectives(io.collectives));
 }
 
 function name(one) {
@@ -134,7 +134,8 @@ function calls(found) {
 
 const SHOWN_PHASES = ["forward", "backward", "optimizer"];
 
-function peerName({ peer, port, rank }) {
+function peerName({ peer, port, rank }, own) {
+  if (rank === own) return "itself, and its children";
   if (rank !== null) return `rank ${rank}`;
   if (peer === null) return "others, not told apart";
   if (peer === "0.0.0.0") return "not connected";
@@ -142,13 +143,13 @@ function peerName({ peer, port, rank }) {
   return peer.includes(":") ? `[${peer}]:${port}` : `${peer}:${port}`;
 }
 
-function peers(found) {
+function peers({ peers: found, rank }) {
   if (!found?.length) return null;
   const amount = (bytes) => (bytes === null ? null : size(bytes));
   const rows = found.map((one) => {
     const phases = Object.values(one.phases).reduce((sum, bytes) => sum + bytes, 0);
     const share = (bytes) => percent((bytes ?? 0) / (phases + one.apart_bytes || 1));
-    return [peerName(one), amount(one.sent_bytes), amount(one.received_bytes),
+    return [peerName(one, rank), amount(one.sent_bytes), amount(one.received_bytes),
       ...SHOWN_PHASES.map((phase) => share(one.phases[phase])), share(one.apart_bytes)];
   });
   return table("Network by peer; then shares of the bytes, by what the training thread did meanwhile; “apart”: of workers and other children",

@@ -19,7 +19,7 @@ export function lanes(figure, piece, from, to) {
     .filter((i) => batches.end_ns[i] >= begin && batches.begin_ns[i] <= end);
   const workers = [...new Set(batches.worker)].sort((a, b) => (a ?? -1) - (b ?? -1));
   const lane = (worker) => TOP + LANE * (1 + workers.indexOf(worker));
-  const width = Math.max(320, figure.clientWidth);
+  const width = Math.max(240, figure.clientWidth);
   const height = TOP + LANE * (1 + workers.length) + 6;
   const canvas = el("canvas", { role: "img", "aria-label": label(piece, from, to, workers) });
   const draw = prepare(canvas, width, height);
@@ -87,7 +87,7 @@ function label(piece, from, to, workers) {
 }
 
 function legend() {
-  const entries = [["#e69f00", "training waits for data"], ["#4477aa", "training works"],
+  const entries = [["#e69f00", "training waits for data"], ["#4477aa", "the rest of a step"],
                    ...MADE.map(([, fill, text]) => [fill, `loader ${text}`]), [colour("line"), "batch waits to be taken"]];
   return el("ul", { class: "legend" }, entries.map(([fill, text]) =>
     el("li", {}, el("i", { style: `background:${fill}` }), text)));

@@ -1,7 +1,7 @@
 // The answer first: the verdict, what would help, and where a step goes.
 
 import { el, section, table } from "./dom.js";
-import { duration, gained, inUnit, percent, quantity } from "./format.js";
+import { counted, duration, gained, inUnit, percent, quantity } from "./format.js";
 import { STEP, mean, partsOf } from "./parts.js";
 
 const LEAST = 0.001; // share of the step below which evidence says nothing
@@ -49,7 +49,7 @@ export function spread(step) {
   if (!(step?.steps > 1)) return "";
   const most = step.steps >= ENOUGH ? `95 % take less than ${duration(step.p95_ns)}; ` : "";
   const first = step.first_is_long ? ` The first took ${duration(step.first_ns)}, ${percent(step.first_share)} of the time of all steps.` : "";
-  return `Of ${step.steps} steps${step.first_is_out ? " after the first" : ""}, ${most}the slowest took ${duration(step.max_ns)}.${first}`;
+  return `Of ${counted(step.steps, "step")}${step.first_is_out ? " after the first" : ""}, ${most}the slowest took ${duration(step.max_ns)}.${first}`;
 }
 
 // Changes with the gains that a replay predicts; null where there are none.

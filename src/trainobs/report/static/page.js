@@ -2,7 +2,7 @@
 
 import { charts } from "./charts.js";
 import { checkpoints, embeddings, observed, workers } from "./details.js";
-import { el, put, section } from "./dom.js";
+import { colour, el, put, section } from "./dom.js";
 import { Following } from "./follow.js";
 import { counted, duration } from "./format.js";
 import { files } from "./io.js";
@@ -17,6 +17,7 @@ const GROUPS = { storage: "Storage and page cache", processor: "Processor", memo
                  "own probes": "Own probes", observing: "Cost of observing" };
 const LANE_STEPS = 24;
 const RESIZED_MS = 150;
+const PRINTING = ["beforeprint", "afterprint"];
 const [LEAST_CHART, GAP] = [320, 28]; // as in page.css
 
 // `source` is a Source; `refresh` asks again while the run goes on. Returns a function that ends it.
@@ -40,8 +41,13 @@ class Page {
       clearTimeout(this.later);
       this.later = setTimeout(this.redraw, RESIZED_MS);
     };
+    this.printing = ({ type }) => { // black on white, and as wide as paper: what is on a canvas stays as it was drawn
+      document.documentElement.toggleAttribute("data-printing", type === "beforeprint");
+      this.redraw();
+    };
     this.scheme.addEventListener("change", this.redraw);
     addEventListener("resize", this.resized);
+    for (const type of PRINTING) addEventListener(type, this.printing);
     this.following = new Following(root, (following) => this.look(following), refresh);
   }
 
@@ -49,6 +55,7 @@ class Page {
     clearTimeout(this.later);
     this.scheme.removeEventListener("change", this.redraw);
     removeEventListener("resize", this.resized);
+    for (const type of PRINTING) removeEventListener(type, this.printing);
     this.following.end();
     this.clear();
   }
@@ -81,7 +88,9 @@ class Page {
     const whose = info.world_size > 1 ? ` of rank ${rank} of ${info.world_size}` : "";
     const last = this.newest?.wall_ns ? `; the newest step ended on ${new Date(this.newest.wall_ns / 1e6).toLocaleString()}` : "";
     const ended = outcome ? `ended: ${outcome}` : `killed, or still running${last}`;
-    put(this.header, el("h1", {}, run.split("/").filter(Boolean).at(-1) ?? run), el("p", { class: "muted" },
+    const names = run.split("/").filter(Boolean);
+    const own = names.at(-1) === "trainobs" ? names.slice(-2).join("/") : names.at(-1);
+    put(this.header, el("h1", {}, own ?? run), el("p", { class: "muted" },
       `${run}: ${counted(steps, "step")}${whose}, on ${info.host?.hostname ?? "an unknown host"}, observed by ${observed_by}; ${ended}`));
   }
 
@@ -176,7 +185,7 @@ class Page {
     const length = piece.steps.step.length;
     const show = Math.min(length, this.range ? Math.max(1, Math.min(LANE_STEPS, this.range[1] - this.range[0])) : LANE_STEPS);
     const first = Math.max(0, Math.min(length - show, (picked % each) - Math.floor(show / 2)));
-    const drawn = JSON.stringify([piece, first, show, this.lanePlot.clientWidth, this.scheme.matches]);
+    const drawn = JSON.stringify([piece, first, show, this.lanePlot.clientWidth, colour("ink")]);
     if (drawn === this.lanesDrawn) return; // so that what was clicked on stays
     this.lanesDrawn = drawn;
     const [begin, end] = [piece.steps.step[first], piece.steps.step[first + show - 1]];
@@ -192,7 +201,7 @@ class Page {
   groups(rows) {
     const { groups, metrics } = this.head;
     const inner = this.slots.groups.clientWidth;
-    const width = inner < 2 * LEAST_CHART + GAP ? Math.max(LEAST_CHART, inner) : (inner - GAP) / 2;
+    const width = inner < 2 * LEAST_CHART + GAP ? Math.max(240, inner) : (inner - GAP) / 2;
     const before = this.small;
     this.small = [];
     put(this.slots.groups, ...this.shown().flatMap(([group, title], i) => {

@@ -11,16 +11,18 @@ export class Ranks {
   constructor(place, head) {
     this.head = head;
     this.at = [0, 0];
+    this.unended = el("div");
     this.sentence = el("p");
     this.figure = el("figure", { tabindex: 0, role: "group", "aria-label": "Step time of each rank: use the arrow keys" });
     [this.line, this.say] = readout("Point at a rank and step, or use the arrow keys.");
     this.scale = el("ul", { class: "legend" });
     this.table = el("div");
-    place.replaceChildren(section("ranks", "Ranks", this.sentence, this.figure, this.scale, this.line, this.table));
+    place.replaceChildren(section("ranks", "Ranks", this.unended, this.sentence, this.figure, this.scale, this.line, this.table));
   }
 
-  tell({ straggler: found, ranks }) {
-    put(this.sentence, straggler(found, this.head.rank));
+  tell({ straggler: found, ranks, said }) {
+    put(this.unended, ...(said.unended ? [el("p", { class: "advice" }, `${said.unended}.`)] : []));
+    put(this.sentence, ...straggler(found, this.head.rank));
     const isFirst = ([rank]) => Number(rank) === found?.rank;
     const all = Object.entries(ranks).sort((a, b) => isFirst(b) - isFirst(a) || b[1].p50_ns - a[1].p50_ns);
     const byArrival = all.some(([, one]) => one.held_up_ns !== null);
@@ -35,7 +37,7 @@ export class Ranks {
   draw(data) {
     const { ranks } = this.head;
     const canvas = el("canvas", { role: "img", "aria-label": "Step time of each rank; the table below has medians" });
-    const width = Math.max(320, this.figure.clientWidth);
+    const width = Math.max(240, this.figure.clientWidth);
     const high = Math.max(4, Math.min(18, 480 / ranks.length));
     const cell = width / Math.max(1, data.step.length);
     const times = ranks.map((rank) => data.columns[`${rank}/${STEP}`] ?? []);
@@ -59,13 +61,15 @@ export class Ranks {
   }
 }
 
+// Sentences, and the command for more.
 function straggler(found, shown) {
-  if (!found?.known) return `Whether one rank holds the others up is not known${found?.why ? `: ${found.why}` : ""}.`;
-  if (found.rank === null && found.by === "waiting") return "No rank waits less than every other by a tenth of the step, in the mean and in half of them.";
-  if (found.rank === null) return "No rank holds the others up for a tenth of the step in most steps.";
-  const told = found.because ? ` That rank: ${found.because}.` : "";
-  const see = found.rank === shown ? "" : `${told} For its page: trainobs report --rank ${found.rank} --html FILE.`;
-  return `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(Math.min(1, found.share))} of it.${see}`;
+  if (!found?.known) return [`Whether one rank holds the others up is not known${found?.why ? `: ${found.why}` : ""}.`];
+  if (found.rank === null && found.by === "waiting") return ["No rank waits less than every other by a tenth of the step, in the mean and in half of them."];
+  if (found.rank === null) return ["No rank holds the others up for a tenth of the step in most steps."];
+  const told = `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(Math.min(1, found.share))} of it.`;
+  if (found.rank === shown) return [told];
+  const because = found.because ? ` That rank: ${found.because}.` : "";
+  return [`${told}${because} For its page: `, el("span", { class: "whole" }, `trainobs report RUN --rank ${found.rank} --html FILE`)];
 }
 
 // The fastest step, and the slowest of 100.

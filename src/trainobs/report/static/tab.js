@@ -36,7 +36,7 @@ export function render(root) {
   let before = "";
   const list = async () => {
     const { runs, complete } = await ask("runs", {});
-    put(note, !runs.length ? "There is no run log of trainobs in the log directory yet."
+    put(note, !runs.length ? "There is no run log of trainobs in the log directory yet. Links that lead out of it are not followed."
       : complete ? "" : "There may be more runs: the log directory is too large to be searched. Start TensorBoard with one nearer to them.");
     for (const { run, name } of runs) names.set(run, name);
     const chosen = [choice.value, other.value];

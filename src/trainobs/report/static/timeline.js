@@ -47,7 +47,7 @@ export function timeline(figure, data, head, mode, on, cursor) {
   const [line, tell] = readout(at < 0 ? hint(data, cut) : describe(data, parts, steps, at));
   const holder = el("div");
   const chart = new uPlot({
-    width: Math.max(320, figure.clientWidth), height: HEIGHT, series, legend: { show: false },
+    width: Math.max(240, figure.clientWidth), height: HEIGHT, series, legend: { show: false },
     scales: { x: { time: false, range: [data.step[0], end] }, y: { range: (_u, _low, high) => [0, asShare ? 100 : high * 1.02 || 1] } },
     axes: [{ ...axis("step"), incrs: WHOLE, size: 34, labelSize: 18, labelGap: -6 }, { ...axis(asShare ? "share of the step, %" : `step time, ${name}`), size: 64 }],
     cursor: { drag: { x: true, y: false, setScale: false } },
