@@ -9,7 +9,6 @@ import pytest
 
 from tests.verdict.constructed import (
     IN_STEP,
-    MARKS,
     MS,
     TWO_CPUS,
     every,
@@ -394,14 +393,3 @@ def test_a_lock_that_nobody_held_while_computing_is_not_the_interpreter_s():
     assert verdict_on(**waits, sched__thread_cpu_ns=60 * MS).cause is Cause.INTERPRETER
     polled = verdict_on(**waits, sched__thread_cpu_ns=2 * MS)
     assert (polled.kind, polled.cause) == (VerdictKind.SLEEP, Cause.UNKNOWN)
-
-
-def test_collectives_of_a_loop_that_marks_nothing_are_in_no_phase():
-    ranks = replace(TWO_CPUS, world_size=2, workers=0, others_wait_ns={1: 5 * MS})
-    bare = {"without": MARKS, "phase__other_ns": 209 * MS, "loader__wait_ns": 0.2 * MS, **IN_STEP}
-    bare |= {"sched__work_offcpu_ns": 190 * MS, "sched__thread_cpu_ns": 10 * MS}
-    verdict = verdict_on(ranks, **bare, ranks__wait_ns=178 * MS)
-    assert (verdict.kind, verdict.cause) == (VerdictKind.COMMUNICATION, Cause.STRAGGLER)
-    little = verdict_on(ranks, **bare | {"sched__work_offcpu_ns": 21 * MS}, ranks__wait_ns=20 * MS)
-    assert (little.kind, little.cause) == (VerdictKind.COMPUTE, None)
-    assert little.ns_per_step == pytest.approx(187.9 * MS)  # but for the collector

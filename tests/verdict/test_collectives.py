@@ -7,7 +7,7 @@ from math import nan
 
 import pytest
 
-from tests.verdict.constructed import MS, TWO_CPUS, WAITING, columns, verdict_on
+from tests.verdict.constructed import IN_STEP, MARKS, MS, TWO_CPUS, WAITING, columns, verdict_on
 from trainobs.verdict.metric_names import SLEEPS
 from trainobs.verdict.parts import parts_of
 from trainobs.verdict.summed_steps import SummedSteps
@@ -109,3 +109,14 @@ def test_where_collectives_are_not_measured_sleep_tells_if_something_was_sent():
     assert verdict_on(ranks, **WAITING).kind is VerdictKind.LOADER  # whatever else there is
     in_loader = asleep | {"sched__main_offcpu_ns": 101 * MS}
     assert verdict_on(ranks, **WAITING, **in_loader).kind is VerdictKind.LOADER
+
+
+def test_collectives_of_a_loop_that_marks_nothing_are_in_no_phase():
+    ranks = replace(TWO_CPUS, world_size=2, workers=0, others_wait_ns={1: 5 * MS})
+    bare = {"without": MARKS, "phase__other_ns": 209 * MS, "loader__wait_ns": 0.2 * MS, **IN_STEP}
+    bare |= {"sched__work_offcpu_ns": 190 * MS, "sched__thread_cpu_ns": 10 * MS}
+    verdict = verdict_on(ranks, **bare, ranks__wait_ns=178 * MS)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.COMMUNICATION, Cause.STRAGGLER)
+    little = verdict_on(ranks, **bare | {"sched__work_offcpu_ns": 21 * MS}, ranks__wait_ns=20 * MS)
+    assert (little.kind, little.cause) == (VerdictKind.COMPUTE, None)
+    assert little.ns_per_step == pytest.approx(187.9 * MS)  # but for the collector
