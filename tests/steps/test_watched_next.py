@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
 from functools import wraps
@@ -58,14 +59,14 @@ class Watched:
             def fault(watches: object) -> None:
                 log.append(("fault", watches, sys.exc_info()[0]))
 
-        class Iterator(Numbers):
+        class Wrapped(Numbers):
             pass
 
         self.tracker, self.rare = Tracker, Rare
         self.original = Numbers.__next__
         wrapper = module.watched_next(self.original, self.told, self.passes, Rare)
-        Iterator.__next__ = wraps(self.original)(wrapper)  # type: ignore[method-assign]
-        self.kind = Iterator
+        Wrapped.__next__ = wraps(self.original)(wrapper)  # type: ignore[method-assign]
+        self.kind = Wrapped
 
     def loop(self, iterator: Numbers) -> list[object]:
         got: list[object] = []
@@ -122,6 +123,21 @@ def test_it_is_a_method_as_the_one_that_it_stands_for(watched: Watched) -> None:
     with pytest.raises(TypeError, match="argument"):
         iterator.__next__(1)  # type: ignore[call-arg]
     assert method is watched.kind.__next__
+
+
+def test_who_wraps_it_may_call_it_with_no_keywords(watched: Watched) -> None:
+    ours = watched.kind.__next__
+    theirs = lambda *args, **named: ours(*args, **named)  # noqa: E731
+    watched.kind.__next__ = theirs  # type: ignore[method-assign]
+    assert watched.loop(watched.iterator(due=1)) == ALL
+    assert [told[0] for told in watched.log] == ["note", "without", "without"]
+
+
+def test_a_copy_is_itself_and_none_is_unfinished(watched: Watched) -> None:
+    method = watched.kind.__next__
+    assert copy.copy(method) is copy.deepcopy(method) is method
+    with pytest.raises(TypeError):
+        type(method).__new__(type(method))
 
 
 def test_an_iterator_that_nobody_saw_begin_is_told_of_as_well(watched: Watched) -> None:
