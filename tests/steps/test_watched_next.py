@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import threading
+from collections.abc import Iterator
 from functools import wraps
 from typing import Any
 
@@ -177,3 +178,28 @@ def test_so_does_what_comes_as_an_exception_is_told_of(watched: Watched) -> None
     with pytest.raises(KeyboardInterrupt) as caught:
         next(iterator)
     assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_a_generator_handles_nothing_of_who_goes_on_with_it(watched: Watched) -> None:
+    def handled() -> Iterator[type[BaseException] | None]:
+        watched.loop(watched.iterator())
+        yield sys.exc_info()[0]
+        yield sys.exc_info()[0]
+
+    both = handled()
+    got = []
+    try:
+        raise KeyError
+    except KeyError:
+        got.append(next(both))
+    assert [*got, next(both)] == [KeyError, None]
+
+
+def test_an_exception_that_was_handled_is_handled_again(watched: Watched) -> None:
+    handled = []
+    try:
+        raise KeyError
+    except KeyError:
+        watched.loop(watched.iterator())
+        handled.append(sys.exc_info()[0])
+    assert [*handled, sys.exc_info()[0]] == [KeyError, None]
