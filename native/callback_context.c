@@ -6,16 +6,36 @@ typedef struct {
 	THINGS(begin, *what, *end, *on_fault, *value)
 } CallbackContext;
 
-/* From here on an exception is handled, as in an `except` clause; the one before is kept. */
+/* What is handled here; in a generator, maybe by who goes on with it. */
+static void get_handled(struct handled *now)
+{
+	PyErr_GetExcInfo(&now->kind, &now->error, &now->trace);
+}
+
+static void forget(struct handled *one)
+{
+	Py_CLEAR(one->kind);
+	Py_CLEAR(one->error);
+	Py_CLEAR(one->trace);
+}
+
+/* From here on an exception is handled, as in an `except` clause; the one before is kept. Not one of
+ * who goes on with a generator: put back, it would be handled in the generator from then on. */
 void begin_handling(struct handled *before)
 {
 	PyObject *kind, *error, *trace;
+	struct handled outer;
 
 	PyErr_Fetch(&kind, &error, &trace);
 	PyErr_NormalizeException(&kind, &error, &trace);
 	if (trace)
 		PyException_SetTraceback(error, trace);
-	PyErr_GetExcInfo(&before->kind, &before->error, &before->trace);
+	get_handled(before);
+	PyErr_SetExcInfo(NULL, NULL, NULL);
+	get_handled(&outer);
+	if (outer.error == before->error)
+		forget(before);
+	forget(&outer);
 	PyErr_SetExcInfo(kind, error, trace);
 }
 
@@ -24,8 +44,8 @@ void end_handling(struct handled *before)
 	PyErr_SetExcInfo(before->kind, before->error, before->trace);
 }
 
-/* As `except Exception: on_fault()` does. */
-static int fault(CallbackContext *self)
+/* As `except Exception: function()` does. */
+int handle(PyObject *function)
 {
 	struct handled before;
 	int failed;
@@ -33,7 +53,7 @@ static int fault(CallbackContext *self)
 	if (!PyErr_ExceptionMatches(PyExc_Exception))
 		return -1;
 	begin_handling(&before);
-	failed = tell(self->on_fault, NULL, NULL);
+	failed = tell(function, NULL, NULL);
 	end_handling(&before);
 	return failed;
 }
@@ -42,7 +62,7 @@ static PyObject *enter(CallbackContext *self, PyObject *unused)
 {
 	PyObject *value = self->value ? self->value : Py_None;
 
-	if (is_set(self->begin) && tell(self->begin, self->what, NULL) && fault(self))
+	if (is_set(self->begin) && tell(self->begin, self->what, NULL) && handle(self->on_fault))
 		return NULL;
 	Py_INCREF(value);
 	return value;
@@ -50,7 +70,7 @@ static PyObject *enter(CallbackContext *self, PyObject *unused)
 
 static PyObject *leave(CallbackContext *self, PyObject *const *args, Py_ssize_t count)
 {
-	return none(is_set(self->end) && tell(self->end, NULL, NULL) && fault(self));
+	return none(is_set(self->end) && tell(self->end, NULL, NULL) && handle(self->on_fault));
 }
 
 static int init(CallbackContext *self, PyObject *args, PyObject *named)

@@ -61,7 +61,8 @@ struct names {
 	PyObject *append, *ask_first, *close_fetched, *end, *leader, *look, *look_at, *mark_first,
 		*nbytes, *note, *tell;
 	PyObject *nothing; /* the empty tuple */
-	PyObject *monotonic_ns, *c_uint64, *addressof, *with_more, *method_type;
+	PyObject *monotonic_ns, *c_uint64, *addressof, *with_more, *method_type,
+		*let_signals_through;
 	PyTypeObject *marker, *fetch_listener, *pass_tracker;
 };
 extern struct names names;
@@ -97,6 +98,7 @@ struct handled {
 };
 void begin_handling(struct handled *before);
 void end_handling(struct handled *before);
+int handle(PyObject *function);
 
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec);
 int add_loader_types(PyObject *module);

@@ -28,7 +28,8 @@ static int is_small(PyObject *part)
 	       PyUnicode_CheckExact(part) || PyBool_Check(part);
 }
 
-/* `kinds` are types that tell it without a line of Python, which might be stopped by a signal. */
+/* `kinds` are types that tell it without a line of Python, but in a mode of torch
+ * (`torch.set_default_device`). There may be an exception: of a sparse one, or of a signal. */
 static long long own_bytes(PyObject *part, PyObject *kinds)
 {
 	PyObject *type = (PyObject *)Py_TYPE(part), *number;
@@ -42,7 +43,6 @@ static long long own_bytes(PyObject *part, PyObject *kinds)
 	number = PyObject_GetAttr(part, names.nbytes);
 	bytes = number ? PyLong_AsLongLong(number) : NOT_SIMPLE;
 	Py_XDECREF(number);
-	PyErr_Clear(); /* of a sparse one */
 	return bytes < 0 ? NOT_SIMPLE : bytes;
 }
 
@@ -98,6 +98,8 @@ static PyObject *end(TaskMarks *self, PyObject *batch)
 	int left = MOST_PARTS;
 	unsigned long bytes = simple_bytes(batch, self->kinds, &left);
 
+	if (PyErr_Occurred() && handle(names.let_signals_through))
+		return NULL;
 	if (bytes == (unsigned long)NOT_SIMPLE) {
 		PyObject *number = ask(self->bytes_of, batch, NULL);
 

@@ -324,6 +324,7 @@ static int look_up(void)
 	names.addressof = from("ctypes", "addressof");
 	names.method_type = from("types", "MethodType");
 	names.with_more = from("trainobs.steps.closed_step", "with_more");
+	names.let_signals_through = from("trainobs.core.signals", "let_signals_through");
 	return PyErr_Occurred() ? -1 : 0;
 }
 

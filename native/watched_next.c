@@ -90,7 +90,7 @@ static PyObject *call(WatchedNext *self, PyObject *args, PyObject *named)
 {
 	PyObject *watches, *batch;
 
-	if (PyTuple_Size(args) != 1 || named)
+	if (PyTuple_Size(args) != 1 || (named && PyDict_Size(named)))
 		return PyObject_Call(self->fetch, args, named);
 	watches = by_number(self->told, PyLong_FromUnsignedLong(PyThread_get_thread_ident()));
 	if (!watches)
@@ -109,25 +109,37 @@ static PyObject *get(PyObject *self, PyObject *iterator, PyObject *class)
 	return self;
 }
 
-static int init(WatchedNext *self, PyObject *args, PyObject *named)
+/* Python names it in a copy or in a pickle, as it does a function. */
+static PyObject *reduce(PyObject *self, PyObject *unused)
+{
+	return PyObject_GetAttrString(self, "__qualname__");
+}
+
+/* Nothing of it is ever missing, so nobody can get one by `__new__` alone. */
+static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named)
 {
 	PyObject *fetch, *told, *passes, *rare;
+	WatchedNext *self;
 
 	if (!PyArg_ParseTuple(args, "OO!O!O", &fetch, &PyDict_Type, &told, &PyDict_Type, &passes,
 			      &rare))
-		return -1;
-	if (self->fetch) {
-		PyErr_SetString(PyExc_TypeError, "it is there already");
-		return -1;
-	}
+		return NULL;
+	self = (WatchedNext *)PyType_GenericAlloc(type, 0);
+	if (!self)
+		return NULL;
 	self->fetch = fetch;
 	self->told = told;
 	self->passes = passes;
 	self->rare = rare;
 	for (int i = 0; i < 4; i++)
 		Py_INCREF(self->things[i]);
-	return 0;
+	return (PyObject *)self;
 }
+
+static PyMethodDef methods[] = {
+	METHOD("__reduce__", reduce, METH_NOARGS),
+	{ 0 },
+};
 
 static PyMemberDef members[] = {
 	{ "__dictoffset__", T_PYSSIZET, offsetof(WatchedNext, attributes), READONLY, NULL },
@@ -141,9 +153,10 @@ static PyGetSetDef getset[] = {
 };
 
 static PyType_Slot slots[] = {
-	{ Py_tp_init, init },
+	{ Py_tp_new, make },
 	{ Py_tp_call, call },
 	{ Py_tp_descr_get, get },
+	{ Py_tp_methods, methods },
 	{ Py_tp_members, members },
 	{ Py_tp_getset, getset },
 	ENDING,

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
 from tests.hooks.faults import Place, places
 from tests.hooks.pair import Pair
 from tests.hooks.test_watch import fault_of
+from trainobs.core.abi import MAIN_WORKER
 from trainobs.hooks import marks
 from trainobs.hooks.marks import Marks
 
@@ -103,3 +106,25 @@ def test_what_a_signals_handler_raises_in_a_worker_reaches_the_loop(pair, monkey
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert told.read_text() == ""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
+def test_so_does_what_one_raises_in_a_mode_that_is_asked_for_the_size_of_a_batch(kind):
+    """`torch.set_default_device` is such a mode."""
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if came:
+                signal.raise_signal(came.pop())
+            return function(*args, **(kwargs or {}))
+
+    def ring(*_: object) -> None:
+        raise kind("a signal came")
+
+    came, batch = [signal.SIGUSR1], [torch.zeros(1)]
+    before = signal.signal(signal.SIGUSR1, ring)
+    try:
+        with pytest.raises(kind, match="a signal came"), Mode():
+            Marks(MAIN_WORKER, 1).end(batch)
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -53,6 +53,8 @@ class Twin:
             if self.chance.randrange(20) == 0:
                 raise Fault(what)
             self.told.append((what, *args))
+            if what == "sample" and self.chance.randrange(20) == 0:
+                self.clock.name_phase(self.chance.choice("abcdef"))
             return [len(self.told)]
 
         return told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -167,6 +168,24 @@ def test_a_step_that_was_none_passes_its_fetches_on(book):
     book.ledger.carry(2, 1)
     columns, (row,) = book.close(step(1, 0, 200, wait=60))
     assert (columns[COMPUTE], columns[TURNOVER], row["for_step"]) == ([50], [5 + 0], 101)
+
+
+def test_a_fetch_that_is_dropped_as_others_are_taken_off_takes_no_newer_one_with_it(book):
+    """The training thread fetches while the observer's looks at what waits."""
+
+    class Busy(deque[bytearray]):
+        def copy(self) -> Any:
+            waiting = deque(self)
+            if book.made == 3:
+                book.fetch(2, book.make(3, 110, 120), 110, 120)
+            return waiting
+
+    book.ledger._fetches = Busy(maxlen=3)
+    book.ledger.fetched = book.ledger._fetches.append
+    for number in range(3):
+        book.fetch(1, book.make(number, 10, 20), 10, 20)
+    counts = [book.close(step(serial, 0, 100 * serial))[0][BATCH_COUNT] for serial in (1, 2)]
+    assert counts == [[3], [1]]
 
 
 def test_batches_of_a_loader_that_names_none_are_told_at_once(book):

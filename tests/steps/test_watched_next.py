@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
+from collections.abc import Iterator
 from functools import wraps
 from typing import Any
 
@@ -58,14 +60,14 @@ class Watched:
             def fault(watches: object) -> None:
                 log.append(("fault", watches, sys.exc_info()[0]))
 
-        class Iterator(Numbers):
+        class Wrapped(Numbers):
             pass
 
         self.tracker, self.rare = Tracker, Rare
         self.original = Numbers.__next__
         wrapper = module.watched_next(self.original, self.told, self.passes, Rare)
-        Iterator.__next__ = wraps(self.original)(wrapper)  # type: ignore[method-assign]
-        self.kind = Iterator
+        Wrapped.__next__ = wraps(self.original)(wrapper)  # type: ignore[method-assign]
+        self.kind = Wrapped
 
     def loop(self, iterator: Numbers) -> list[object]:
         got: list[object] = []
@@ -124,6 +126,21 @@ def test_it_is_a_method_as_the_one_that_it_stands_for(watched: Watched) -> None:
     assert method is watched.kind.__next__
 
 
+def test_who_wraps_it_may_call_it_with_no_keywords(watched: Watched) -> None:
+    ours = watched.kind.__next__
+    theirs = lambda *args, **named: ours(*args, **named)  # noqa: E731
+    watched.kind.__next__ = theirs  # type: ignore[method-assign]
+    assert watched.loop(watched.iterator(due=1)) == ALL
+    assert [told[0] for told in watched.log] == ["note", "without", "without"]
+
+
+def test_a_copy_is_itself_and_none_is_unfinished(watched: Watched) -> None:
+    method = watched.kind.__next__
+    assert copy.copy(method) is copy.deepcopy(method) is method
+    with pytest.raises(TypeError):
+        type(method).__new__(type(method))
+
+
 def test_an_iterator_that_nobody_saw_begin_is_told_of_as_well(watched: Watched) -> None:
     assert watched.loop(watched.kind()) == ALL
     assert [told[0] for told in watched.log] == ["without", "without"]
@@ -161,3 +178,28 @@ def test_so_does_what_comes_as_an_exception_is_told_of(watched: Watched) -> None
     with pytest.raises(KeyboardInterrupt) as caught:
         next(iterator)
     assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_a_generator_handles_nothing_of_who_goes_on_with_it(watched: Watched) -> None:
+    def handled() -> Iterator[type[BaseException] | None]:
+        watched.loop(watched.iterator())
+        yield sys.exc_info()[0]
+        yield sys.exc_info()[0]
+
+    both = handled()
+    got = []
+    try:
+        raise KeyError
+    except KeyError:
+        got.append(next(both))
+    assert [*got, next(both)] == [KeyError, None]
+
+
+def test_an_exception_that_was_handled_is_handled_again(watched: Watched) -> None:
+    handled = []
+    try:
+        raise KeyError
+    except KeyError:
+        watched.loop(watched.iterator())
+        handled.append(sys.exc_info()[0])
+    assert [*handled, sys.exc_info()[0]] == [KeyError, None]

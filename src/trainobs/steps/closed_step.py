@@ -187,7 +187,7 @@ class ClosedSteps(Sequence[ClosedStep]):
             size = max(ends)
             parts = (step[:end].ljust(size, b"\0") for step, end in zip(self, ends, strict=True))
             numbers = np.frombuffer(b"".join(parts), np.int64).reshape(len(self), -1)
-        return np.ascontiguousarray(numbers.T)
+        return np.array(numbers.T, np.int64, order="C")
 
     def _column(self, place: int) -> Ints:
         column: Ints = self._numbers[place]

@@ -238,12 +238,14 @@ def watched_next(
         watches = told.get(get_ident())
         if not watches:
             return fetch(iterator)
+        at = listeners = None
         try:
             at = passes.get(id(iterator)) or rare.unseen()
             listeners = at.ask(watches)
         except Exception:
             rare.fault(watches)
-            return fetch(iterator)
+        if at is None or listeners is None:
+            return fetch(iterator)  # which has none of ours as its context
         try:
             batch = fetch(iterator)
         except BaseException as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import count, repeat
+from itertools import count, islice
 from operator import eq
 from struct import Struct
 from typing import Protocol
@@ -241,11 +241,13 @@ class Ledger:
 
     def _fetched_until(self, serial: int) -> Ints:
         """Take the fetches of steps up to a serial off; shape (n, 9)."""
-        fetches = np.frombuffer(b"".join(self._fetches.copy()), np.int64).reshape(-1, 9)
+        waiting = self._fetches.copy()
+        fetches = np.frombuffer(b"".join(waiting), np.int64).reshape(-1, 9)
         later = np.flatnonzero(fetches[:, _SERIAL] > serial)
         count = int(later[0]) if len(later) else len(fetches)
-        for _ in repeat(None, count):
-            self._fetches.popleft()
+        for fetch in islice(waiting, count):
+            if self._fetches[0] is fetch:  # else it was dropped meanwhile, for a newer one
+                self._fetches.popleft()
         return fetches[:count]
 
     def _join(self, split: _Split, fetches: Ints) -> tuple[Rows, Ints]:

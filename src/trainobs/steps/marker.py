@@ -204,7 +204,7 @@ class Marker:
         self._state = _OPENED
         self._start_ns = self._since_ns = now
         self.phase = phase
-        self._phase_ns = [0] * len(phase_ns)
+        self._phase_ns = [0] * len(self._phase_ns)  # `_sample` may have named some
         self._merged = ()
         self._switches = 0
         self._unexplained = 0
