@@ -259,7 +259,9 @@ def test_what_was_given_and_never_asked_is_not_to_be_given_again(
 
 @pytest.mark.parametrize("since", [0, 3, 40])
 @pytest.mark.parametrize("around", [True, False])
-def test_marks_say_it_from_their_first_use_on(tmp_path: Path, since: int, around: bool) -> None:
+def test_marks_say_it_from_their_first_use_on(
+    tmp_path: Path, since: int, around: bool, told: Callable[[], list[str]], untold: None
+) -> None:
     def loop(obs: Observation, model: Model) -> None:
         loader, number = obs.loader(batches()), 0
         for _ in range(EPOCHS):
@@ -277,6 +279,9 @@ def test_marks_say_it_from_their_first_use_on(tmp_path: Path, since: int, around
                         pass
 
     assert [number for number, _ in observed(tmp_path / "run", loop)] == list(range(ALL))
+    assert told() == [f"trainobs took the first {since} steps of an optimizer for steps"] * (
+        since > 0
+    )
 
 
 def marked(obs: Observation, model: Model) -> None:

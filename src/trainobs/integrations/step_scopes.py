@@ -16,6 +16,9 @@ _FED = 2
 _OPEN = 2
 """Steps that may be open as a run ends inside of them."""
 
+_PART = 5
+"""One call in so many has to be ignored to be told: an interrupt may keep some from ending."""
+
 
 class StepScopes:
     """One for all steps. What the first use was, all are: a context, or a call.
@@ -46,7 +49,8 @@ class StepScopes:
     def ignored(self) -> int:
         """At least so many calls ended no step, since the first use was a context."""
         ended = self._clock.ends - self._ends_before
-        return max(self._given - ended - _OPEN, 0) if self._is_called is False else 0
+        ignored = self._given - ended - _OPEN
+        return ignored if self._is_called is False and ignored * _PART > self._given else 0
 
     def scope(self, number: int | None) -> Scope:
         """That of a step, with a number of its own or the next one; or mark the end of one."""
