@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.privileges import set_dumpable
 from tests.samples import CLOCK
 from trainobs.analysis.newest import newest_run
 from trainobs.core.errors import RunLogError
@@ -88,6 +89,7 @@ def another_user() -> Iterator[None]:
         yield
     finally:
         ctypes.CDLL(None).setfsuid(os.geteuid())
+        set_dumpable(1)  # which a change of the user takes away, and with it the service
 
 
 @pytest.fixture
