@@ -143,21 +143,17 @@ static PyObject *closed(Marker *self, long long now)
 		self->serial, self->step,	  self->epoch,	     self->start_ns,
 		now,	      self->switches + 1, self->unexplained, self->phases,
 	};
-	PyObject *step, *whole, *totals = Py_None;
+	PyObject *step, *totals, *whole = NULL;
 
 	memcpy(numbers + HEAD, self->phase_ns, self->phases * sizeof(*numbers));
 	step = PyBytes_FromStringAndSize((char *)numbers, (HEAD + self->phases) * sizeof(*numbers));
 	if (!step || (!is_set(self->sample) && !self->merged))
 		return step;
-	Py_INCREF(totals);
-	if (is_set(self->sample)) {
-		Py_DECREF(totals);
-		totals = ask(self->sample, NULL, NULL);
-	}
-	whole = totals ? PyObject_CallFunctionObjArgs(names.with_more, step, totals,
-						      self->merged ? self->merged : names.nothing,
-						      NULL) :
-			 NULL;
+	totals = is_set(self->sample) ? ask(self->sample, NULL, NULL) : Py_BuildValue("");
+	if (totals)
+		whole = PyObject_CallFunctionObjArgs(names.with_more, step, totals,
+						     self->merged ? self->merged : names.nothing,
+						     NULL);
 	Py_XDECREF(totals);
 	Py_DECREF(step);
 	return whole;

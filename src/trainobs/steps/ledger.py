@@ -244,11 +244,11 @@ class Ledger:
         waiting = self._fetches.copy()
         fetches = np.frombuffer(b"".join(waiting), np.int64).reshape(-1, 9)
         later = np.flatnonzero(fetches[:, _SERIAL] > serial)
-        count = int(later[0]) if len(later) else len(fetches)
-        for fetch in islice(waiting, count):
+        taken = int(later[0]) if len(later) else len(fetches)
+        for fetch in islice(waiting, taken):
             if self._fetches[0] is fetch:  # else it was dropped meanwhile, for a newer one
                 self._fetches.popleft()
-        return fetches[:count]
+        return fetches[:taken]
 
     def _join(self, split: _Split, fetches: Ints) -> tuple[Rows, Ints]:
         """Tell the steps what they waited for; returns the batches that were got, in that order.

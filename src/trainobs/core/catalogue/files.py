@@ -174,7 +174,8 @@ FILES: tuple[Metric, ...] = (
         "Data pages brought into memory by faults of mapped files, and by madvise for them.",
         source="mm_filemap_add_to_page_cache",
         blind="Of files that nobody named, those that may be run, or that the run has opened for "
-        "writing, until they are read by calls.",
+        "writing, until they are read by calls. Where `tobs_fault` does not run: what a call "
+        "writes from a mapping, or reads into one.",
     ),
     kernel(
         "cache/hint_bytes",
