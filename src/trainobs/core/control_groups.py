@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -14,36 +15,53 @@ _GIVEN_BACK = ("inactive_file", "active_file", "slab_reclaimable")
 """Of memory.stat: pages of files, and names and inodes; version 1 does not tell of the latter."""
 
 
-def cgroups(proc: Path, mount: Path, controller: str, tgid: int | None = None) -> list[Path]:
+def cgroups(proc: Path, mount: Path, controller: str, tgid: int | None = None) -> tuple[Path, ...]:
     """Folders of a process's cgroups for a controller, each followed by its parents.
 
     Without `tgid` they are those of this process.
+    """
+    return folders(membership(proc, tgid), mount, controller)
+
+
+def membership(proc: Path, tgid: int | None = None) -> str:
+    """The control groups that a process is in, as `/proc/PID/cgroup` tells; nothing if it cannot.
+
+    Without `tgid` they are those of this process.
+    """
+    try:
+        return (proc / str(tgid or "self") / "cgroup").read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+@lru_cache(maxsize=32)  # an observer asks every second, and a process hardly ever moves
+def folders(groups: str, mount: Path, controller: str) -> tuple[Path, ...]:
+    """See `cgroups`; `groups` is what `membership` returned.
 
     Source: Documentation/admin-guide/cgroup-v2.rst; lines of `/proc/self/cgroup` are
     `id:controllers:path`, with id 0 and no controllers for version 2. A group beyond the root of
     this process's cgroup namespace is shown from there, as `/../other` (cgroup_namespaces(7)):
     none of its folders can be seen, for the root is another group.
     """
-    try:
-        lines = (proc / str(tgid or "self") / "cgroup").read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    folders: list[Path] = []
-    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+    found: list[Path] = []
+    for line in groups.splitlines():
+        if line.count(":") < 2:
+            continue
+        _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         if ".." in path.split("/"):
             continue
         root = mount / controllers
         leaf = root / path.lstrip("/")
-        folders += [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(root))]
-    return folders
+        found += [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(root))]
+    return tuple(found)
 
 
-def own_of_version_2(proc: Path, mount: Path, tgid: int | None = None) -> list[Path]:
+def own_of_version_2(groups: str, mount: Path) -> list[Path]:
     """Where the own cgroup of a process may be seen, if it is of version 2."""
     mounts = (mount, mount / "unified")  # as systemd has it where version 1 has the controllers
-    return [folder for place in mounts for folder in cgroups(proc, place, "", tgid)[:1]]
+    return [folder for place in mounts for folder in folders(groups, place, "")[:1]]
 
 
 def is_frozen(tgid: int, proc: Path = Path("/proc"), mount: Path = CGROUP) -> bool:
@@ -51,8 +69,9 @@ def is_frozen(tgid: int, proc: Path = Path("/proc"), mount: Path = CGROUP) -> bo
 
     Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/freezer-subsystem.rst.
     """
-    told = [(one / "cgroup.events", "frozen 1") for one in own_of_version_2(proc, mount, tgid)]
-    told += [(one / "freezer.state", "FROZEN") for one in cgroups(proc, mount, "freezer", tgid)]
+    groups = membership(proc, tgid)
+    told = [(one / "cgroup.events", "frozen 1") for one in own_of_version_2(groups, mount)]
+    told += [(one / "freezer.state", "FROZEN") for one in folders(groups, mount, "freezer")]
     return any(line in _lines(file) for file, line in told)
 
 

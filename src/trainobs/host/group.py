@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from math import nan
 from pathlib import Path
 
-from trainobs.core.control_groups import CGROUP, cgroups, own_of_version_2
+from trainobs.core.control_groups import CGROUP, folders, membership, own_of_version_2
 from trainobs.host.procfs import PROC, read_bytes
 
 THROTTLED = "sched/throttled_ns"
 FROZEN = "sched/frozen_ns"
 REFAULTS = "memory/refault_count"
 
-_THROTTLED = {b"throttled_usec": 1000, b"throttled_time": 1}
+
+def _field(name: str) -> re.Pattern[bytes]:
+    return re.compile(rb"^%s (\d+)$" % name.encode(), re.MULTILINE)
+
+
+_THROTTLED = {_field("throttled_usec"): 1000, _field("throttled_time"): 1}
 """Fields of `cpu.stat` in version 2 and 1 of control groups -> ns in their unit."""
 
-_REFAULTS = {b"workingset_refault_file": 1}
+_REFAULTS = {_field("workingset_refault_file"): 1}
 
-_FROZEN = {b"frozen_usec": 1000}
+_FROZEN = {_field("frozen_usec"): 1000}
 """Of `cgroup.stat.local` (Linux 6.18): also what the groups above were frozen."""
 
-_Counts = dict[Path, int]
+_MISSING: dict[str, int | None] = {THROTTLED: 0, REFAULTS: None, FROZEN: None}
+"""What a file without any of the fields says: a group that can have no quota, as that of all
+processes, has none for throttling."""
+
+_Asked = dict[str, Mapping[re.Pattern[bytes], int]]
+_Counts = dict[str, int]
 
 
 class GroupLimits:
@@ -41,6 +53,8 @@ class GroupLimits:
 
     def __init__(self, tgid: int | None, proc: Path = PROC, cgroup: Path = CGROUP) -> None:
         self._tgid, self._proc, self._cgroup = tgid, proc, cgroup
+        self._membership = ""
+        self._asked = _asked("", cgroup)
         self._last = self._counts()
         self._totals = {name: 0 for name, counts in self._last.items() if counts}
         self.names = tuple(self._totals)
@@ -53,36 +67,40 @@ class GroupLimits:
         return tuple(float(self._totals[name]) if self._last[name] else nan for name in self.names)
 
     def _counts(self) -> dict[str, _Counts]:
-        cpu, memory = (
-            cgroups(self._proc, self._cgroup, controller, self._tgid)
-            for controller in ("cpu", "memory")
-        )
-        refaults = {one / "memory.stat": _REFAULTS for one in memory[:1]}
-        own = own_of_version_2(self._proc, self._cgroup, self._tgid)
-        frozen = {one / "cgroup.stat.local": _FROZEN for one in own}
-        return {
-            # A group that can have no quota, as that of all processes, has no such field.
-            THROTTLED: _known({one / "cpu.stat": _THROTTLED for one in cpu}, missing=0),
-            REFAULTS: _known(refaults, missing=None),
-            FROZEN: _known(frozen, missing=None),
-        }
+        now = membership(self._proc, self._tgid)
+        if now != self._membership:
+            self._membership, self._asked = now, _asked(now, self._cgroup)
+        return {name: _known(asked, _MISSING[name]) for name, asked in self._asked.items()}
+
+
+def _asked(groups: str, mount: Path) -> dict[str, _Asked]:
+    """The files of some groups that tell of each metric, and their fields."""
+    cpu, memory = (folders(groups, mount, name) for name in ("cpu", "memory"))
+    return {
+        THROTTLED: _files(cpu, "cpu.stat", _THROTTLED),
+        REFAULTS: _files(memory[:1], "memory.stat", _REFAULTS),
+        FROZEN: _files(own_of_version_2(groups, mount), "cgroup.stat.local", _FROZEN),
+    }
+
+
+def _files(groups: Iterable[Path], name: str, fields: Mapping[re.Pattern[bytes], int]) -> _Asked:
+    return {str(one / name): fields for one in groups}
 
 
 def _growth(last: _Counts, counts: _Counts) -> int:
     return sum(max(0, count - last.get(file, count)) for file, count in counts.items())
 
 
-def _known(asked: dict[Path, dict[bytes, int]], missing: int | None) -> _Counts:
+def _known(asked: _Asked, missing: int | None) -> _Counts:
     """Of files that can be read, the value of one of some fields; `missing` where there is none."""
-    found = {file: _field(file, fields, missing) for file, fields in asked.items()}
+    found = {file: _value(file, fields, missing) for file, fields in asked.items()}
     return {file: value for file, value in found.items() if value is not None}
 
 
-def _field(file: Path, fields: dict[bytes, int], missing: int | None) -> int | None:
+def _value(file: str, fields: Mapping[re.Pattern[bytes], int], missing: int | None) -> int | None:
     try:
-        words = (line.split() for line in read_bytes(str(file)).splitlines())
-        found = dict(pair for pair in words if len(pair) == 2)
-        values = (int(found[name]) * by for name, by in fields.items() if name in found)
-        return next(values, missing)
-    except (OSError, ValueError):
+        text = read_bytes(file)
+    except OSError:
         return None
+    values = (int(found[1]) * by for name, by in fields.items() if (found := name.search(text)))
+    return next(values, missing)
