@@ -5,9 +5,14 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+import signal
 import struct
+import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -193,6 +198,51 @@ def load_count(observed: ObservedKernel) -> int:
 def test_what_the_kernel_has_is_loaded_at_once() -> None:
     observed = ObservedKernel()
     assert load_count(observed) == 1
+    observed.stop()
+
+
+@contextmanager
+def interrupted(seconds: float) -> Iterator[None]:
+    """Stop this thread all the time, for so long or until the end of the block."""
+    command = [sys.executable, "-m", "tests.kernel.jobs.interrupt"]
+    command += [str(threading.get_native_id()), str(seconds), "0.0001"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as profiler:
+        assert profiler.stdout
+        assert profiler.stdout.readline()
+        try:
+            yield
+        finally:
+            profiler.kill()
+
+
+def test_what_a_profiler_interrupts_is_loaded_as_soon_as_it_lets_go() -> None:
+    with interrupted(seconds=1.5):
+        observed = ObservedKernel()
+    assert load_count(observed) > 1
+    observed.stop()
+
+
+def test_a_profiler_that_never_lets_go_is_named() -> None:
+    with interrupted(seconds=60):
+        assert "samples by ptrace" in refusal(("syscalls",)).found
+
+
+def test_signals_of_a_timer_do_not_keep_programs_from_loading() -> None:
+    ticks = 0
+
+    def tick(*_: object) -> None:
+        nonlocal ticks
+        ticks += 1
+
+    before = signal.signal(signal.SIGALRM, tick)
+    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)  # for the process: the main thread takes it
+    try:
+        observed = ObservedKernel()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert load_count(observed) == 1
+    assert ticks > 1
     observed.stop()
 
 

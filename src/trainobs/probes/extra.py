@@ -22,6 +22,7 @@ from trainobs.probes.libbpf import (
     RENEW,
     UprobeOptions,
     has_usdt,
+    load_object,
     open_library,
     open_object,
 )
@@ -229,7 +230,7 @@ class ExtraObject:
             self.programs = {n: section(handle).decode() for n, handle in self._handles.items()}
             self._leave_out()
             error = self._reuse(maps) or self._resize() or self._aim()
-            error = error or library.bpf_object__load(self._object)
+            error = error or load_object(library, self._object)
         if error:
             raise self._refused("load", error, log)
 

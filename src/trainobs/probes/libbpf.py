@@ -9,6 +9,7 @@ import ctypes as C
 import errno
 import platform
 import re
+import signal
 from collections.abc import Mapping
 
 from trainobs.core.errors import ProbeCause, ProbeError
@@ -239,6 +240,20 @@ def open_object(library: C.CDLL, path: bytes) -> int | None:
         options.btf_custom_path = KERNEL_TYPES
     found: int | None = library.bpf_object__open_file(path, C.byref(options))
     return found
+
+
+def load_object(library: C.CDLL, opened: int) -> int:
+    """Load an open object; 0, or a negative error number.
+
+    The verifier gives up with EAGAIN where a signal waits for its thread (`do_check` in
+    kernel/bpf/verifier.c), and libbpf asks four times more. So the thread takes none meanwhile: a
+    profiler's timer may send them faster than a program can be looked through.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        return int(library.bpf_object__load(opened))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def too_old(library: C.CDLL) -> ProbeError | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from trainobs.core.compiled import flaw_of
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.files import close_all
-from trainobs.probes.libbpf import open_library, open_object, too_old
+from trainobs.probes.libbpf import load_object, open_library, open_object, too_old
 from trainobs.probes.libbpf_log import captured_log
 from trainobs.probes.obstacles import has_seccomp_filter, may_load, why_not_permitted
 from trainobs.probes.programs import AGAIN, FIRST, ProgramVariant
@@ -26,6 +26,7 @@ _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
 _VERIFIER_LOG = re.compile(r"prog '(\w+)': -- BEGIN PROG LOAD LOG --\n(.*)", re.DOTALL)
 _TOLD_LINES = 3
+_INTERRUPTED = 10  # times that a load is begun anew for a thread that was stopped meanwhile
 # A kernel without CONFIG_BPF_JIT says so of each such program (seen on 6.8); the rest can be had.
 _NOT_FROM_FUNCTIONS = "no memory to call it from a function, or a kernel without a JIT (ENOMEM)"
 _TOO_MUCH = "more than the verifier can look through, as a loop of many turns is"
@@ -82,6 +83,7 @@ class LibbpfLoader:
         """
         left = dict(variants)
         paths = list(self._paths)
+        interrupted = 0
         while True:
             wanted = {program for variant in left.values() for program in _programs(variant)}
             wanted |= {program + AGAIN for program in wanted}
@@ -89,6 +91,9 @@ class LibbpfLoader:
             if not error:
                 break
             self._release()
+            if error == errno.EAGAIN and interrupted < _INTERRUPTED:
+                interrupted += 1
+                continue
             culprits = self._culprits(error, log, wanted, _of_functions(left))
             if len(paths) > 1:
                 paths.pop(0)
@@ -204,7 +209,7 @@ class LibbpfLoader:
             self._open(path, wanted, machine)
             for name, count in entries.items():
                 self._library.bpf_map__set_max_entries(self._maps[name], count)
-            error = -self._library.bpf_object__load(self._object)
+            error = -load_object(self._library, self._object)
             for program in wanted if not error else ():
                 if program + FIRST in self._maps:
                     calls, first = self.map_fd(program + FIRST), self.program_fd(program)
@@ -249,6 +254,13 @@ class LibbpfLoader:
         culprits = {program: reason for program, reason in found.items() if program in wanted}
         if error == errno.ENOMEM and culprits and culprits.keys() <= of_functions:
             return dict.fromkeys(culprits, _NOT_FROM_FUNCTIONS)
+        if error == errno.EAGAIN:
+            raise ProbeError(
+                ProbeCause.REFUSED,
+                "cannot load the probes",
+                "something stops this thread again and again, as a profiler that samples by ptrace",
+                "attach it once the run has begun, or have it sample more rarely",
+            )
         if error in _RESOURCES:
             raise OSError(error, f"cannot load the probes: {os.strerror(error)}")
         # The verifier says EACCES of a program that reaches where it may not, and some machines say
