@@ -106,7 +106,7 @@ def test_a_hand_over_that_is_shorter_than_taking_over_leaves_nothing_unknown(tmp
     run = waits(tmp_path / "run", 4, parts, loader__start_stop_ns=0.7, sched__wait_offcpu_ns=9)
     lines = brief.render(summarize(RunLog.open(run)), 0).splitlines()
     assert (
-        "  what was waited for: asleep, cause unknown 93 %, loaders starting and ending 7 %"
+        "  what was waited for: asleep, not for a device 93 %, loaders starting and ending 7 %"
         in lines
     )
     means = [RunMeans.from_run(RunLog.open(run))]

@@ -26,8 +26,9 @@ LOADER_PARTS = (
     "loader/sleep_ns",
     "loader/handover_ns",
     "loader/start_stop_ns",
+    "python/wait_gil_ns",
 )
-"""Metrics that say why a step waited for its data; the last is a part of the one before it."""
+"""Metrics that say why a step waited for its data; the last two are parts of those before them."""
 
 _PHASES = [phase_metric(phase) for phase in (*list(Phase)[2:], Phase.OTHER)]
 _METRICS = ("step/duration_ns", "loader/wait_ns", *LOADER_PARTS, *_PHASES)
