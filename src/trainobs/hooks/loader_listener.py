@@ -66,6 +66,7 @@ class LoaderListener:
         on_fault: called after a fault of ours, while it is handled; the loop goes on unwatched.
 
     Attributes:
+        elsewhere: whether another thread has gone through one of `observed`.
         expected: the `BatchMatcher` whose loader, its `base`, is about to make torch's iterator.
         known_loaders: those of which an iterator was made.
         observed: loaders whose fetches are the loop's, by their identity.
@@ -83,6 +84,7 @@ class LoaderListener:
         on_fault: Callable[[], None] = _raise,
     ) -> None:
         self.observed: dict[int, weakref.ref[Any]] = {}
+        self.elsewhere = False
         self.expected: Any = None
         self.known_loaders = KnownLoaders()
         self.clock = clock
@@ -99,8 +101,10 @@ class LoaderListener:
         self._live = False
 
     def here(self) -> bool:
-        """Whether to be told of what this thread does."""
-        return self._live and threading.get_ident() == self.thread
+        """Whether to be told of what this thread does, which is to get a batch from a loader."""
+        is_here = threading.get_ident() == self.thread
+        self.elsewhere |= not is_here
+        return self._live and is_here
 
     def safely(self, action: Callable[..., Any], *args: Any) -> Any:
         """Do something of ours; if it fails, None, and nobody is told any more."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from itertools import chain
 from multiprocessing.process import BaseProcess
 from threading import get_ident, local
 from typing import Any, NamedTuple
@@ -68,6 +69,8 @@ class _Wrapping:
     def _watched_iter(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def watched_iter(loader: Any) -> Any:
             watches = self.told.get(get_ident(), ())
+            if not watches:
+                self._note_elsewhere(loader)
             begun = _safely(watches, _begin, loader, watches) if watches else None
             if begun is None:
                 return make(loader)
@@ -85,6 +88,11 @@ class _Wrapping:
             return iterator if observed is None else observed
 
         return watched_iter
+
+    def _note_elsewhere(self, loader: Any) -> None:
+        """A thread of which nobody is told goes through a loader."""
+        for watch in chain.from_iterable(list(self.told.values())):
+            watch.elsewhere |= id(loader) in watch.observed
 
     def _watched_next(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return watched_next(fetch, self.told, passes, _Rare)

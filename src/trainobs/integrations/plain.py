@@ -270,7 +270,8 @@ class Observation:
                 last.callback(session.stop, outcome)
                 if watch is not None:
                     last.callback(watch.close)
-                tell_of_steps(session, optimizers)
+                elsewhere = watch is not None and watch.elsewhere
+                tell_of_steps(session, optimizers, elsewhere=elsewhere)
                 tell_of_marks(session, self._steps.ignored)
             tell_if_none(session, self._settings, self.run_dir)
         except Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from trainobs.core.abi import Phase
 from trainobs.core.records import SETUP
 from trainobs.core.text import counted, duration, percent
 from trainobs.hooks.distributed import rank_and_size
@@ -41,18 +42,32 @@ def _tell_of_rank(session: Session) -> None:
         warn_once(failed, found, "make the process group first", kind=found)
 
 
+def _tell_of_thread(session: Session) -> None:
+    """After a run whose loop waited for batches where nobody saw it."""
+    if Phase.LOADER.value not in session.clock.measured:
+        failed = "trainobs does not know how long the loop waited for its batches"
+        found = "another thread went through what `obs.loader` returned"
+        do = "give `obs.loader` what the loop itself goes through, as that thread's object; or put "
+        warn_once(failed, found, f'{do}the wait into `obs.phase("loader")`')
+
+
 def _has_steps(clock: StepClock) -> bool:
     return clock.step != SETUP and not clock.no_steps
 
 
-def tell_of_steps(session: Session, optimizers: OptimizerSteps | None) -> None:
+def tell_of_steps(
+    session: Session, optimizers: OptimizerSteps | None, *, elsewhere: bool = False
+) -> None:
     """At the end of a loop, whose steps may not be what its author means.
 
     Args:
         session: of the loop.
         optimizers: what ended its steps; None where it marked them.
+        elsewhere: whether another thread has gone through its loaders.
     """
     _tell_of_rank(session)
+    if elsewhere:
+        _tell_of_thread(session)
     clock = session.clock
     fetches, last_ns = clock.fetches, clock.goes_on_ns
     if not _has_steps(clock):

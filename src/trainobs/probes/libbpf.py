@@ -242,7 +242,7 @@ def open_object(library: C.CDLL, path: bytes) -> int | None:
     return found
 
 
-def load_object(library: C.CDLL, opened: int) -> int:
+def load_object(library: C.CDLL, opened: int | None) -> int:
     """Load an open object; 0, or a negative error number.
 
     The verifier gives up with EAGAIN where a signal waits for its thread (`do_check` in
