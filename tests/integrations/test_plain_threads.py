@@ -52,7 +52,9 @@ def train(obs: Observation, loop: Iterable[Any], phase: str | None = None) -> No
             model.train(batch)
 
 
-@pytest.mark.parametrize("kind", [batches, drawn, lambda n: iter(drawn(n))])
+@pytest.mark.parametrize(
+    "kind", [batches, drawn, lambda n: iter(drawn(n)), lambda n: list(batches(n))]
+)
 def test_a_thread_that_goes_through_the_named_loader_is_told(
     tmp_path: Path, untold: None, told: Told, kind: Callable[[int], Iterable[Any]]
 ) -> None:

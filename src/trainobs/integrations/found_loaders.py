@@ -76,6 +76,8 @@ class UnnamedLoaders(LoaderWatch):
         if not self._is_named:
             self._is_named = True
             self.observed.clear()
+            if self.clock.no_steps:  # it may have gone through another one for its data, as `list`
+                self.clock.measured.discard(Phase.LOADER.value)
             self.clock.by_loaders()
         return super().observe(loader)
 
