@@ -239,7 +239,8 @@ def _devices(summary: dict[str, Any]) -> Iterator[str]:
     parts += [f"{size(written)} written to"] if written else []
     if not parts:
         return
-    yield f"{' and '.join(parts)} block devices a step"
+    least = "at least " if summary["lost"]["kernel"].get("requests") else ""
+    yield f"{least}{' and '.join(parts)} block devices a step"
     latency = summary["latency"].get("latency/block_read")
     if latency and latency["count"] >= 100:
         number = counted(latency["count"], "read")
