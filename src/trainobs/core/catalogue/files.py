@@ -8,7 +8,8 @@ from trainobs.core.metrics import Cells, Metric, MetricKind, Ratio
 
 _WAITS = (
     "Read-ahead of pages that nobody reads (headers of files, one column) makes it too low, that "
-    "in earlier steps too high: judge it over many steps."
+    "in earlier steps too high: judge it over many steps. Too low also by reads that begin within "
+    "a page, which touch one more than counts: a cold one of 4 KiB hides one hit."
 )
 _AHEAD = "What the step consumed: workers read ahead, and this is what they did meanwhile."
 _HINTED = Cells("bytes", (Op.HINT,), DATA)
