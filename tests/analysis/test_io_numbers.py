@@ -45,7 +45,33 @@ def test_what_is_known_is_told(tmp_path: Path) -> None:
     (one,) = found["classes"]
     places = [one[how] for how in ("first", "consecutive", "forward", "backward")]
     assert places == [count / 95 for count in (10, 40, 30, 15)]
-    assert one["aligned"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("counts", "aligned"),
+    [
+        ({}, 0.5),  # all places are known; only the calls before five of them are not
+        ({"untold_bytes": 50_000}, None),
+        ({"untold_bytes": 50_000, "aligned_count": 100}, 1),
+        ({"untold_bytes": 10_000, "first_count": 14}, 0.5),
+        (
+            {"first_count": 0, "consecutive_count": 0, "forward_count": 0, "backward_count": 0}
+            | {"untold_bytes": 1_000_000, "aligned_count": 0},
+            None,
+        ),  # sendfile
+    ],
+)
+def test_how_many_calls_began_at_a_page_is_unknown_where_calls_do_not_tell_where(
+    counts: dict[str, int], aligned: float | None, tmp_path: Path
+) -> None:
+    (one,) = told(tmp_path, **counts)["classes"]
+    assert one["aligned"] == aligned
+
+
+def test_no_call_moves_a_byte_twice(tmp_path: Path) -> None:
+    """A copy of a file by one call, which does not tell where, and a small read."""
+    counts = {"count": 2, "untold_bytes": 999_000, "unique_least": 1000, "unique_most": 1000}
+    assert times(told(tmp_path, **counts)) == (1, 2)
 
 
 def call(op: Op, file_class: FileClass = FileClass.OTHER) -> tuple:
@@ -211,6 +237,8 @@ def test_why_it_is_not_known_what_is_in_memory_is_said(tmp_path: Path) -> None:
     assert told in io_text.render(summary)
     summary["io"]["epochs"][0]["classes"].clear()  # as where all comes from a server
     assert "in memory: unknown; no file was seen to be data" in io_text.render(summary)
+    summary["io"]["data_is_mapped"] = True  # and was before the run
+    assert told in io_text.render(summary)
     summary["io"]["data_is_named"] = True
     told = "in memory: unknown; no file in `data_roots` could be asked about"
     assert told in io_text.render(summary)

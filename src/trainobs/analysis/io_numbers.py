@@ -50,7 +50,8 @@ def files_read(run: RunLog, rank: RankLog, unnamed: int | None) -> dict[str, Any
 
     Returns:
         * state: "on", or why nothing is known; then nothing else is there.
-        * data_is_named: whether the user said where training data lies.
+        * data_is_named, data_is_mapped: whether the user said where training data lies; whether
+          some of it was read through mappings.
         * unnamed_bytes: see `analysis.unnamed_reads.unnamed_bytes`.
         * reads_unseen: whether reads were made that nobody saw: those that were are the least.
         * unknown: what was read or written and is in none of these numbers, in words.
@@ -92,6 +93,7 @@ def files_read(run: RunLog, rank: RankLog, unnamed: int | None) -> dict[str, Any
         "state": state,
         "rank": rank.rank,
         "data_is_named": named,
+        "data_is_mapped": FileClass.DATA in maps,
         "unnamed_bytes": unnamed,
         "reads_unseen": _reads_unseen(run, rank),
         "unknown": [*maybe, *_said_of_maps(rank, maps), *unseen, *left_out],
@@ -124,16 +126,18 @@ def _numbers(table: Columns, rows: npt.NDArray[np.intp], doubts: _Doubts) -> dic
     * `first`, `consecutive`, `forward`, `backward`: shares of the calls whose position is known, by
       how each lies to the one before by the same open file: there was none, it began where that had
       ended, further on, before that;
-    * `aligned`: share of all calls that began at a multiple of a page, as far as it is known;
+    * `aligned`: share of all calls that began at a multiple of a page; None where more than one of
+      a hundred may have, and does not tell;
     * `times_least`, `times_most`: how often a byte was moved in an epoch, of those that were; None
-      where it is not known, and both where the rows have a class of `hidden`;
+      where it is not known, and both where the rows have a class of `hidden`. No call moves a byte
+      twice;
     * `ns`: None where the rows have reads of a class of `untimed`.
     """
     sums = {name: int(table[name][rows].sum()) for name in COUNTED}
     placed = sum(sums[f"{how}_count"] for how in ORDERS)
     shares = {how: sums[f"{how}_count"] / placed if placed else None for how in ORDERS}
     moved, told = sums["bytes"], sums["bytes"] - sums["untold_bytes"]
-    most = min(sums["unique_most"], told) + sums["untold_bytes"]
+    least, most = sums["unique_least"], min(sums["unique_most"], told) + sums["untold_bytes"]
     classes = table["class"][rows]
     is_known = most and not np.isin(classes, list(doubts.hidden)).any()
     is_read = table["op"][rows] == FileOp.READ
@@ -142,10 +146,19 @@ def _numbers(table: Columns, rows: npt.NDArray[np.intp], doubts: _Doubts) -> dic
         **sums,
         "ns": sums["ns"] if is_timed else None,
         **shares,
-        "aligned": sums["aligned_count"] / sums["count"] if sums["count"] else None,
+        "aligned": _aligned(sums, sums["count"] - placed),
         "times_least": moved / most if is_known else None,
-        "times_most": moved / sums["unique_least"] if is_known and sums["unique_least"] else None,
+        "times_most": min(moved / least, sums["count"]) if is_known and least else None,
     }
+
+
+def _aligned(sums: Mapping[str, int], unplaced: int) -> float | None:
+    count, aligned = sums["count"], sums["aligned_count"]
+    if not sums["untold_bytes"]:
+        unplaced = 0  # only the call before is not known
+    if not count or min(unplaced, count - aligned) > count / 100:
+        return None
+    return aligned / count
 
 
 def _classes(

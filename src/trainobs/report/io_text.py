@@ -126,7 +126,7 @@ def _classes(found: Mapping[str, Any]) -> Iterator[str]:
     yield from paragraph(
         "each byte: how often calls moved it in an epoch; consecut., forward, backward: calls that "
         "began where the one before on the same open file had ended, behind that, before that "
-        "(of the rest there was none before); aligned: at a page",
+        "(of the rest there was none before; of those whose place is known); aligned: at a page",
         "  ",
         "  ",
     )
@@ -201,7 +201,8 @@ def _why_not_asked(found: Mapping[str, Any]) -> str:
     if found["data_is_named"]:
         return _NAMED
     rows = (one for epoch in found["epochs"] for one in epoch["classes"])
-    return _NOT_NAMED if any(one["class"] == "data" for one in rows) else _NO_DATA
+    is_seen = found["data_is_mapped"] or any(one["class"] == "data" for one in rows)
+    return _NOT_NAMED if is_seen else _NO_DATA
 
 
 def _asked_of(cache: Mapping[str, Any]) -> str:
