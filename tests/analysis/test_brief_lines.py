@@ -286,3 +286,10 @@ def test_what_is_longer_than_a_line_is_broken_all_the_same():
     lines = paragraph(f"`{'word ' * 40}` 3 steps")
     assert max(map(len, lines)) <= WIDTH
     assert len(lines) == 3
+
+
+def test_requests_that_were_lost_make_a_least_of_what_devices_read(tmp_path):
+    summary = summary_of(loader_bound, tmp_path)
+    summary["lost"]["kernel"] = {"requests": 1}
+    told = "  at least 1 MB read from and 4 kB written to block devices a step"
+    assert told in rendered(summary)

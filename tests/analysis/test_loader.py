@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.samples import batch, info
+from tests.samples import batch, cells, info
 from trainobs.analysis import loader_workers
 from trainobs.analysis.one_step import explain
 from trainobs.analysis.summary import summarize
 from trainobs.cli import main
+from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
 from trainobs.report import brief, one_step
@@ -185,6 +186,31 @@ def test_a_step_has_the_words_of_the_report(tmp_path, capsys):
     for label, took in (("moving the batch to the device", "3 ms"), ("everything else", "2 ms")):
         (line,) = lines_of(text, f"  {label}")
         assert line.split() == [*label.split(), *2 * took.split()]
+
+
+READ = (0, Op.READ, FileClass.DATA, Role.WORKER)
+FAULT = (0, Op.FAULT, FileClass.DATA, Role.WORKER, {"count": 1})
+
+
+@pytest.mark.parametrize(
+    ("counted", "told"),
+    [
+        ([(*READ, {"count": 1, "bytes": 4000})], []),
+        ([(*READ, {"count": 1, "bytes": 4020})], []),  # of a batch that nobody took
+        ([(*READ, {"count": 2, "bytes": 9000})], ["and maybe by others: 5 kB read in the run are"]),
+        ([(*READ, {"count": 1, "bytes": 4000}), FAULT], ["and through mappings, how much is"]),
+    ],
+)
+def test_what_a_batch_may_have_read_beside_is_told(tmp_path, counted, told):
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    sink.write(replace(batch([7], cells(1, *counted)), batches=np.array(ROWS[:2], BATCH_ROW)))
+    sink.flush()
+    text = one_step.render(explain(RunLog.open(tmp_path / "run"), 7))
+    for maker in text.split("A batch of ")[1:]:
+        below = maker.split("reads by its maker")[1].splitlines()[1:]
+        beside = [line.strip() for line in below if line.startswith("    ")]
+        assert [line[: len(begin)] for line, begin in zip(beside, told, strict=True)] == told
 
 
 @pytest.mark.parametrize("step", [6, -1])  # what was before the first step is none

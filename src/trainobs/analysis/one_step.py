@@ -11,7 +11,7 @@ from trainobs.analysis.batches_of_steps import are_for
 from trainobs.analysis.loader_workers import MADE
 from trainobs.analysis.unknown_batches import NO_LOADER, NO_STEP, unreadable_of
 from trainobs.analysis.unnamed_reads import unnamed_bytes
-from trainobs.core.abi import Phase
+from trainobs.core.abi import FileClass, Op, Phase
 from trainobs.core.catalogue import named_phase_metric, phase_metric
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import UNKNOWN
@@ -35,6 +35,8 @@ _METRICS = ("step/duration_ns", "loader/wait_ns", *LOADER_PARTS, *_PHASES)
 _NO_BATCH = "no batch is known to have gone to it, as to others"
 _READ = ("read_bytes", "read_count")
 _COUNTS = ("number", *_READ, *MADE, "slowest_ns")
+_LITTLE = 0.01
+"""Share of the data read, up to which what no batch has may be of batches that nobody took."""
 
 
 def explain(run: RunLog, step: int) -> dict[str, Any]:
@@ -46,7 +48,9 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
         training thread), `number`, `read_bytes`, `read_count`, `device_ns`, `cpu_wait_ns`,
         `compute_ns`, `sleep_ns`, `slowest_ns`, `slowest_file`, `made_ns`, and `ended_ns` after the
         step began, below 0 for one that was made ahead. None where unknown. `unknown`: why there
-        are none, though eBPF observed; else None.
+        are none, though eBPF observed; else None. Of the whole run `is_mapped`, whether data was
+        read through mappings, which no batch has, and `apart_bytes`, what calls read of data that
+        no batch has: as threads beside its maker do (pyarrow's), or a program of a worker.
 
     Raises:
         RunLogError: there is no such step, or a file is damaged.
@@ -73,6 +77,18 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
         },
         "batches": batches,
         "unknown": None if batches else _why_unknown(run, rank),
+        **_apart(rank),
+    }
+
+
+def _apart(rank: RankLog) -> dict[str, Any]:
+    cells = rank.cells()[:, FileClass.DATA]
+    made = rank.batches("read_bytes")
+    read = int(cells["bytes"][[Op.READ, Op.URING_READ]].sum())
+    apart = read - int(made[made != UNKNOWN].sum())
+    return {
+        "is_mapped": bool(cells["count"][[Op.MMAP, Op.FAULT, Op.FAULT_FILL]].any()),
+        "apart_bytes": apart if apart > _LITTLE * read else 0,
     }
 
 

@@ -46,5 +46,16 @@ def _makers(found: dict[str, Any]) -> Iterator[str]:
             yield row(f"    {label}", or_unknown(duration, batch[name]))
         calls = or_unknown(quantity, batch["read_count"])
         yield row("  reads by its maker, bytes", calls, or_unknown(size, batch["read_bytes"]))
+        if batch["read_bytes"] is not None:
+            yield from _beside(found)
         if batch["slowest_file"]:
             yield f"  slowest file: {batch['slowest_file']}, {duration(batch['slowest_ns'])}"
+
+
+def _beside(found: dict[str, Any]) -> Iterator[str]:
+    """What else may have been read for a batch of which reads are known."""
+    if found["is_mapped"]:
+        yield "    and through mappings, how much is unknown"
+    if found["apart_bytes"]:
+        of_none = f"{size(found['apart_bytes'])} read in the run are of no batch"
+        yield f"    and maybe by others: {of_none}"
