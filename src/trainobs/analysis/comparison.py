@@ -316,7 +316,7 @@ def _run(run: RunLog, means: RunMeans) -> dict[str, Any]:
         "rank": run.rank.rank,
         "ranks": len(run.ranks),
         "level": run.info.get("level"),
-        "observed_by": observed_by(run.info),
+        "observed_by": observed_by(run.info.get("level"), run.info.get("capabilities")),
         "outcome": (run.info.get("summary") or {}).get("outcome"),
         "unreadable": {str(path): why for path, why in run.unreadable.items()},
     }

@@ -53,7 +53,7 @@ def comparison_page(found: Mapping[str, Any]) -> str:
     return _document("trainobs: comparison of runs", "compare.js", pieces)
 
 
-def as_json(piece: dict[str, Any]) -> bytes:
+def as_json(piece: Mapping[str, object]) -> bytes:
     """A piece as JSON; lone surrogates and all that is not ASCII are escapes."""
     return dumps(piece, separators=(",", ":")).encode()
 
@@ -69,7 +69,7 @@ def _fitting(view: RunView, most_bytes: int) -> Iterator[tuple[str, str]]:
         yield path, packed
 
 
-def _packed(piece: dict[str, Any]) -> str:
+def _packed(piece: Mapping[str, object]) -> str:
     return base64.b64encode(zlib.compress(as_json(piece), 9)).decode()
 
 

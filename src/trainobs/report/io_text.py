@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.analysis.io_numbers import ORDERS
+from trainobs.analysis.summary import Summary
 from trainobs.core.errors import TrainobsError
 from trainobs.core.file_rows import TOP
 from trainobs.core.peer_rows import NOT_CONNECTED
@@ -29,7 +30,7 @@ _NO_DATA = "no file was seen to be data; where some are, give `data_roots`"
 _NAMED = "no file in `data_roots` could be asked about: it takes local files, and Linux 6.5"
 
 
-def render(summary: Mapping[str, Any]) -> str:
+def render(summary: Summary) -> str:
     """A page of plain text.
 
     Args:
@@ -54,7 +55,7 @@ def render(summary: Mapping[str, Any]) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-def counted_in(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+def counted_in(summary: Summary) -> Mapping[str, Any]:
     """What `--io --json` prints.
 
     Raises:
@@ -70,7 +71,7 @@ def counted_in(summary: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _head(summary: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def _head(summary: Summary, found: Mapping[str, Any]) -> Iterator[str]:
     epochs = counted(sum(not one["is_ahead"] for one in found["epochs"]), "epoch")
     yield f"Files of {summary['run']}: rank {found['rank']}, {epochs}"
     for text in found["unknown"]:
@@ -92,7 +93,7 @@ def times(one: Mapping[str, Any]) -> str:
     return "-".join(texts)
 
 
-def nothing(summary: Mapping[str, Any]) -> str | None:
+def nothing(summary: Summary) -> str | None:
     """That nothing is told of files, and why; None where something is, or files do not count."""
     found = summary["io"]
     if found is None or found["state"] != "on" or found["classes"]:
