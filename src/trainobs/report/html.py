@@ -12,8 +12,8 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
+from trainobs.analysis.comparison import Comparison
 from trainobs.analysis.view import RunView
 from trainobs.core.strict_json import dumps
 from trainobs.report import comparison
@@ -43,7 +43,7 @@ def page(view: RunView, most_bytes: int = BYTES) -> str:
     return _document(_title(view), "page.js", dict(_fitting(view, most_bytes)))
 
 
-def comparison_page(found: Mapping[str, Any]) -> str:
+def comparison_page(found: Comparison) -> str:
     """The page of a comparison, of which the same holds.
 
     Args:
