@@ -41,9 +41,8 @@ class TableLookups:
         first = int(steps[steps != SETUP].min(initial=np.iinfo(steps.dtype).max))
         columns, begin = ("step", "table", "sampled", *LOOKUP_FIELDS), SETUP + 1
         for part in rank.lookups(columns) if are_whole else ():
-            if is_part and len(
-                part["step"]
-            ):  # of the first step in it some rows may be in the file before
+            if is_part and len(part["step"]):
+                # Of the first step in it some rows may be in the file before.
                 begin, is_part = max(first, int(part["step"].min()) + 1), False
             training = part["step"] >= begin
             rows = {name: column[training] for name, column in part.items()}

@@ -125,9 +125,8 @@ class AllSteps:
             batches = {name: column[:0] for name, column in batches.items()}
         of_batches = known_of(steps, start_ns, rank.metric(LOADER)[is_taken], batches)
         first_batch: Mapping[str, float] = {}
-        if (
-            is_taken.sum() > 1 and not is_part
-        ):  # only others tell which loader the first one trained with
+        if is_taken.sum() > 1 and not is_part:
+            # Only others tell which loader the first one trained with.
             first_batch = first_of(of_batches)
             of_batches = {name: column[1:] for name, column in of_batches.items()}
             is_taken[is_taken.argmax()] = False

@@ -140,7 +140,7 @@ def gpu(summary: Summary) -> Iterator[str]:
             yield row(f"  {label}", *_spread(summary["metrics"][name], form))
         energy_mj = summary["metrics"]["gpu/energy_mj"]
         if energy_mj["mean"]:
-            total = f"{(energy_mj['sum'] or 0) / 1e6:.3g} kJ"
+            total = or_unknown(lambda mj: f"{mj / 1e6:.3g} kJ", energy_mj["sum"])
             yield row("  energy: per step, in all", f"{energy_mj['mean'] / 1e3:.3g} J", total)
         if window_ns := mean_of(summary, "gpu/window_ns"):
             yield f"  read over windows of {duration(window_ns)}; shorter steps share a window"
