@@ -1,4 +1,4 @@
-"""ToldVerdicts on a run log: on each epoch, and on the whole run."""
+"""Verdicts on a run log: on each epoch, and on the whole run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ToldVerdicts(TypedDict):
 
 
 def verdicts(run: RunLog, steps: Steps, replay: Replay | None) -> ToldVerdicts:
-    """ToldVerdicts on one rank of a run.
+    """Verdicts on one rank of a run.
 
     Args:
         run: its log, which says which rank.
