@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, cast
 
 import numpy as np
@@ -12,7 +12,7 @@ from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.schema import BATCHES
 from trainobs.verdict.advice import MANY_TENSORS
-from trainobs.verdict.verdict import Facts
+from trainobs.verdict.facts import Facts
 
 Indices = npt.NDArray[np.intp]
 Batches = Mapping[str, npt.NDArray[np.int64]]
@@ -185,8 +185,9 @@ def together(
     """
     if not workers:
         return None
-    batches = sum(one["batches"] for one in workers)
-    found: dict[str, Any] = {
+    counts = [one["batches"] for one in workers]
+    batches = sum(counts)
+    return {
         "workers": sum(one["worker"] is not None for one in workers),
         "in_main": any(one["worker"] is None for one in workers),
         "batches": batches,
@@ -196,12 +197,18 @@ def together(
         "slow_worker": slow_worker(workers),
         "sampler_ns": None if facts.draw is None else sum(facts.draw),
         "many_tensors": facts.tensors if (facts.tensors or 0) >= MANY_TENSORS else None,
+        "made_ns": _mean_of_all([one["made_ns"] for one in workers], counts),
+        "device_ns": _mean_of_all([one["device_ns"] for one in workers], counts),
+        "cpu_wait_ns": _mean_of_all([one["cpu_wait_ns"] for one in workers], counts),
+        "compute_ns": _mean_of_all([one["compute_ns"] for one in workers], counts),
+        "sleep_ns": _mean_of_all([one["sleep_ns"] for one in workers], counts),
     }
-    for name in ("made_ns", *MADE):
-        means = [(cast("dict[str, float | None]", one)[name], one["batches"]) for one in workers]
-        known = [mean * count for mean, count in means if mean is not None]
-        found[name] = sum(known) / batches if len(known) == len(means) else None
-    return cast("Loader", found)
+
+
+def _mean_of_all(means: Sequence[float | None], counts: Sequence[int]) -> float | None:
+    """The mean over all batches, of means over so many each; None where one is unknown."""
+    known = [mean * count for mean, count in zip(means, counts, strict=True) if mean is not None]
+    return sum(known) / sum(counts) if len(known) == len(counts) else None
 
 
 def slow_worker(workers: list[Worker]) -> SlowWorker | None:

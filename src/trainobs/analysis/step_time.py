@@ -12,10 +12,11 @@ import numpy.typing as npt
 from trainobs.core.catalogue.named import named_phase
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
+from trainobs.verdict.facts import Facts
 from trainobs.verdict.metric_names import LOADER, NAMED, PHASES, SPLIT, START, STEP, WAITED_OFF_CPU
 from trainobs.verdict.parts import parts_of
 from trainobs.verdict.summed_steps import SummedSteps
-from trainobs.verdict.verdict import Facts, VerdictKind
+from trainobs.verdict.verdict import VerdictKind
 
 TAKING = "loader/taking_ns"
 """What taking over any batch costs the training thread: verdicts do not call it waiting."""

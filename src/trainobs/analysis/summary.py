@@ -47,8 +47,8 @@ from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, EMBEDDINGS, KERNEL, STEPS
+from trainobs.verdict.facts import facts_from
 from trainobs.verdict.metric_names import BATCH_NEEDED, LOADER, LOADER_DEVICE, STEP
-from trainobs.verdict.verdict import facts_from
 
 
 class Distribution(TypedDict):

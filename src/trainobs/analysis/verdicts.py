@@ -19,11 +19,12 @@ from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
 from trainobs.verdict.batch_columns import first_of, known_of
+from trainobs.verdict.facts import Facts, facts_from
 from trainobs.verdict.metric_names import BATCH_NEEDED, INPUTS, LOADER, NAMED, STEP
 from trainobs.verdict.rules import judge, judge_by
 from trainobs.verdict.sentence import lines, notes, sentence
 from trainobs.verdict.summed_steps import StepInputs, SummedSteps
-from trainobs.verdict.verdict import Facts, Verdict, facts_from
+from trainobs.verdict.verdict import Verdict
 
 _WAIT = "ranks/wait_ns"
 

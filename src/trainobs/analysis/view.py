@@ -35,9 +35,9 @@ from trainobs.core.labels import TAKING, WITHIN, label_among, label_of
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
+from trainobs.verdict.facts import facts_from
 from trainobs.verdict.metric_names import LOADER, NAMED, PHASES, SPLIT, START, STEP, WAITED_OFF_CPU
 from trainobs.verdict.parts import TAKEN_NS, TAKEN_SHARE
-from trainobs.verdict.verdict import facts_from
 
 PARTS = (*SPLIT, START, *(name for name in PHASES if name != NAMED))
 """Metrics that a step is made of; what the loader was waited for is a part of its wait, and the

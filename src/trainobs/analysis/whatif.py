@@ -16,9 +16,9 @@ from trainobs.replay.parsing import examples, parse, parse_together
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
+from trainobs.verdict.facts import facts_from
 from trainobs.verdict.replayable import replay_of
 from trainobs.verdict.summed_steps import SummedSteps
-from trainobs.verdict.verdict import facts_from
 
 CHANGES = dict(examples())
 """An example of each change -> what it means."""

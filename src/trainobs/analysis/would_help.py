@@ -13,9 +13,9 @@ from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.advice import ABOUT, MADE_ONCE, in_order, is_worth, workers_in_memory
+from trainobs.verdict.facts import Facts, facts_from
 from trainobs.verdict.replayable import FEWEST_STEPS, replay_of, why_no_replay
 from trainobs.verdict.summed_steps import SummedSteps
-from trainobs.verdict.verdict import Facts, facts_from
 
 TRIED = (
     "workers=1",

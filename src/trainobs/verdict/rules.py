@@ -16,6 +16,7 @@ from trainobs.verdict.causes import find, kernels_share, reads_again
 from trainobs.verdict.cpus import contention, is_full
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
 from trainobs.verdict.evidence import WORTH_SHOWING, evidence, metrics_of
+from trainobs.verdict.facts import Facts
 from trainobs.verdict.parts import (
     BOUND,
     HOLDS,
@@ -29,7 +30,7 @@ from trainobs.verdict.parts import (
 from trainobs.verdict.replayable import FEWEST_STEPS, replay_of
 from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.unphased import outcome_of
-from trainobs.verdict.verdict import Cause, Facts, Outcome, Verdict, VerdictKind, abstained
+from trainobs.verdict.verdict import Cause, Outcome, Verdict, VerdictKind, abstained
 
 GPU_FULL = 0.8
 """Share of the step in which the GPU is in a phase, from which on what the host waits for may cost
