@@ -205,13 +205,6 @@ def test_a_loader_bound_run_word_for_word(made):
     ]
 
 
-def test_requests_that_were_lost_make_a_least_of_what_devices_read(made):
-    summary = made(loader_bound)
-    summary["lost"]["kernel"] = {"requests": 1}
-    told = "  at least 1 MB read from and 4 kB written to block devices a step"
-    assert told in brief.render(summary, NOW).splitlines()
-
-
 def test_shares_of_the_step_are_those_of_the_verdict(made):
     summary = made(loader_bound)
     verdict, step = summary["verdict"]["run"], summary["step"]

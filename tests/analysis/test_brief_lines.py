@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from tests.analysis.runs import (
 )
 from tests.samples import batch, cells
 from trainobs.analysis.summary import summarize
+from trainobs.analysis.view import RunView
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.records import SETUP
 from trainobs.report import brief, page, pieces
@@ -38,6 +38,13 @@ def rendered(summary) -> list[str]:
 
 def summary_of(make, tmp_path):
     return summarize(RunLog.open(make(tmp_path / "r")))
+
+
+def test_requests_that_were_lost_make_a_least_of_what_devices_read(tmp_path):
+    summary = summary_of(loader_bound, tmp_path)
+    summary["lost"]["kernel"] = {"requests": 1}
+    told = "  at least 1 MB read from and 4 kB written to block devices a step"
+    assert told in rendered(summary)
 
 
 def test_a_statement_that_is_too_wide_is_wrapped_with_all_its_numbers():
@@ -238,7 +245,7 @@ def test_reports_say_that_libaio_was_used(tmp_path):
     assert storage(tmp_path / "r", call, **unknown) == LIBAIO
     summary = summarize(RunLog.open(tmp_path / "r"))
     assert LIBAIO in page.render(summary)
-    assert pieces.piece(SimpleNamespace(piece=lambda _: summary), "summary")["unseen"] == LIBAIO
+    assert pieces.piece(RunView.open(tmp_path / "r"), "summary")["unseen"] == LIBAIO
     assert LIBAIO not in page.render(summary_of(loader_bound, tmp_path / "other"))
 
 

@@ -114,3 +114,13 @@ def test_what_hot_rows_take_is_told_before_and_after_others_took_their_place(
     ]
     page = " ".join(render(summary).split())
     assert "640 B on the device from step 0 1.28 kB on the device from step 80" in page
+
+
+def test_what_is_unknown_of_hot_rows_is_a_dash(tmp_path: Path) -> None:
+    nothing = np.full(STEPS, np.nan)
+    hot = np.repeat([80.0, np.nan], STEPS // 2)
+    summary = summary_of(tmp_path / "run", hot, fae__saved_bytes=nothing, fae__sync_ns=nothing)
+    page = " ".join(render(summary).split())
+    assert "- a step read from them, not from the tables" in page
+    assert "- a step to keep them equal" in page
+    assert "of the lookups, from step 0 to 159: 80 %, 80 %, 80 %, 80 %, -, -, -, -" in page

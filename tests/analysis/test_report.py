@@ -51,9 +51,8 @@ def test_a_sum_covers_the_run_and_the_rest_covers_the_steps(summary):
 
 def test_the_mean_of_a_ratio_is_formed_from_the_cells_of_the_steps(summary):
     ratio = summary["metrics"]["cache/hit_ratio"]
-    assert ratio["mean"] == pytest.approx(
-        0.75
-    )  # 1000 of 4000 bytes missed, not those of the set-up
+    # 1000 of 4000 bytes missed, not those of the set-up.
+    assert ratio["mean"] == pytest.approx(0.75)
     assert ratio["sum"] is None
     assert ratio["p50"] == 0.625  # of 1.0 and 0.25, the two steps that have one
     assert ratio["max"] == 1.0

@@ -28,6 +28,8 @@ USED_BEFORE = {
 HISTORY = {"CHANGELOG.md", "docs/design/decisions.md", "tests/architecture/test_words.py"}
 GLOSSARY = re.compile(r"^## Words\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)  # has what it refuses
 ROOMS_OF_A_NAME = 2
+MAPPED = ("analysis", "report")
+"""Folders whose `__init__` says which module is for what."""
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -75,6 +77,18 @@ def factories_without_a_name(source: Path) -> list[str]:
     ]
 
 
+def missing_in_map(folder: Path) -> list[str]:
+    """Modules that the `__init__` of their folder does not name."""
+    named = set(re.findall(r"\w+", (folder / "__init__.py").read_text()))
+    return sorted({path.stem for path in folder.glob("*.py")} - named - {"__init__"})
+
+
+def test_a_map_of_a_folder_names_each_of_its_modules():
+    assert {room: missing_in_map(SOURCE / "trainobs" / room) for room in MAPPED} == {
+        room: [] for room in MAPPED
+    }
+
+
 def test_old_words_are_gone():
     found = old_words(texts())
     assert not found, "\n".join(found)
@@ -97,6 +111,8 @@ def test_what_is_refused_is_found(tmp_path):
         file = tmp_path / "trainobs" / path
         file.parent.mkdir(parents=True)
         file.write_text(text)
+    (tmp_path / "trainobs" / "core" / "__init__.py").write_text('"""`other` alone."""')
+    assert missing_in_map(tmp_path / "trainobs" / "core") == ["a"]
     twice = {"Kind": ["trainobs.core.a", "trainobs.host.a"], "a": ["core", "gpu", "host"]}
     assert names_used_twice(tmp_path) == twice
     assert factories_without_a_name(tmp_path) == ["trainobs.core.a.of"]

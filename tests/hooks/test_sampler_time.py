@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from tests.hooks.pair import Pair
 from trainobs.hooks.sampler_time import GAP, SAMPLER, TURN
 from trainobs.replay.handover import Draw
-from trainobs.verdict.verdict import facts_from
+from trainobs.verdict.facts import facts_from
 
 MS = 1e6
 

@@ -35,8 +35,8 @@ from trainobs.cli import main
 from trainobs.report.one_step import render
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES
+from trainobs.verdict.facts import facts_from
 from trainobs.verdict.replayable import replay_of
-from trainobs.verdict.verdict import facts_from
 
 pytestmark = pytest.mark.needs_bpf
 

@@ -16,8 +16,8 @@ from trainobs.analysis.summary import summarize
 from trainobs.analysis.verdicts import summed_steps
 from trainobs.replay.predict import Replay
 from trainobs.runlog.reader import RunLog
+from trainobs.verdict.facts import facts_from
 from trainobs.verdict.replayable import replay_of
-from trainobs.verdict.verdict import facts_from
 
 pytestmark = pytest.mark.needs_bpf
 

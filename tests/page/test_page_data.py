@@ -41,14 +41,13 @@ def test_a_run_that_is_busy_keeps_no_other_from_its_pieces(write_run):
 def test_a_summary_that_takes_long_keeps_none_of_its_run_from_it(write_run, monkeypatch):
     run = write_run(30)
     during = []
-    made = page_data.RunView.piece
+    made = page_data.RunView.summary
 
-    def piece(view, path):
-        if path == "summary":
-            during.append(steps_of(run))
-        return made(view, path)
+    def summary(view):
+        during.append(steps_of(run))
+        return made(view)
 
-    monkeypatch.setattr(page_data.RunView, "piece", piece)
+    monkeypatch.setattr(page_data.RunView, "summary", summary)
     page_json(run, {"path": "summary"})
     assert during == [30]
 
@@ -82,14 +81,13 @@ def sums(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(page_data.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(page_data.time, "thread_time", lambda: found.cost_s * len(found))
-    made = page_data.RunView.piece
+    made = page_data.RunView.summary
 
-    def piece(view, path):
-        if path == "summary":
-            found.append(len(view._rows))
-        return made(view, path)
+    def summary(view):
+        found.append(len(view._rows))
+        return made(view)
 
-    monkeypatch.setattr(page_data.RunView, "piece", piece)
+    monkeypatch.setattr(page_data.RunView, "summary", summary)
     return found
 
 

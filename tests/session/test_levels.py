@@ -162,9 +162,8 @@ def test_probes_asked_for_by_name_are_the_only_ones(tmp_path):
     with observe(run_dir=tmp_path / "run", probes=["block", "net"]) as obs, obs.step():
         pass
     info = RunLog.open(obs.run_dir).info
-    assert (
-        info["level"] == "procfs"
-    )  # where no system calls are seen, bytes of files come from there
+    # Where no system calls are seen, bytes of files come from there.
+    assert info["level"] == "procfs"
     capabilities = info["capabilities"]
     assert set(capabilities.values()) == {"on"}
     assert {"tobs_blk_done", "tobs_send"} < set(capabilities)

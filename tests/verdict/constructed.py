@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainobs.verdict.facts import Facts
 from trainobs.verdict.metric_names import PHASES, STEP
 from trainobs.verdict.rules import judge
 from trainobs.verdict.summed_steps import SummedSteps
-from trainobs.verdict.verdict import Facts, Verdict
+from trainobs.verdict.verdict import Verdict
 
 MS = 1e6
 STEPS = 64

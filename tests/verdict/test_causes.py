@@ -15,8 +15,9 @@ from tests.verdict.constructed import (
     split,
     verdict_on,
 )
+from trainobs.verdict.facts import facts_from
 from trainobs.verdict.sentence import notes, sentence
-from trainobs.verdict.verdict import Cause, VerdictKind, facts_from
+from trainobs.verdict.verdict import Cause, VerdictKind
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,12 @@ from tests.verdict.constructed import (
     verdict_on,
 )
 from trainobs.verdict import advice
+from trainobs.verdict.facts import Facts, facts_from
 from trainobs.verdict.metric_names import INPUTS, PHASES, STEP
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.summed_steps import SummedSteps
-from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind, facts_from
+from trainobs.verdict.verdict import Advice, Cause, VerdictKind
 
 
 def test_a_step_that_computes_is_compute_bound_and_needs_no_advice():

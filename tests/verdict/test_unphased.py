@@ -8,11 +8,12 @@ from math import nan
 import pytest
 
 from tests.verdict.constructed import MS, STEPS
+from trainobs.verdict.facts import Facts, facts_from
 from trainobs.verdict.metric_names import STEP
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, notes, sentence
 from trainobs.verdict.summed_steps import StepInputs, SummedSteps
-from trainobs.verdict.verdict import Cause, Facts, Verdict, VerdictKind, facts_from
+from trainobs.verdict.verdict import Cause, Verdict, VerdictKind
 
 OUTSIDE = Facts(usable_cpus=2.0, all_cpus=2.0, sees_switches=True)
 QUIET = {

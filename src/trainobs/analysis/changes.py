@@ -18,7 +18,7 @@ from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent
 from trainobs.replay.parsing import parse
 from trainobs.runlog.reader import RunLog
-from trainobs.verdict.verdict import facts_from
+from trainobs.verdict.facts import facts_from
 
 TENSORS = "tensors_per_batch"
 """None where no batch tells it."""

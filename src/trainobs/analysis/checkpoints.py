@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,17 +32,34 @@ CHECKPOINTS = (_STEP, _BLOCK, _ANY, *_SUMMED.values())
 """Metrics that are looked at."""
 
 
-def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
+class Checkpoint(TypedDict):
+    """One checkpoint; None where unknown.
+
+    Attributes:
+        step: that saved it; None before the first.
+        blocking_ns, written_bytes, write_ns, fsync_ns: of that step, up to the next checkpoint.
+        block_bytes: written to devices in that step.
+        later_block_bytes: the same after it.
+        until_step: the last step in which any of these were.
+        later_ns: how long after the checkpoint's own step that ended.
+    """
+
+    step: int | None
+    blocking_ns: int | None
+    written_bytes: int | None
+    write_ns: int | None
+    fsync_ns: int | None
+    block_bytes: int | None
+    later_block_bytes: int | None
+    until_step: int | None
+    later_ns: int | None
+
+
+def checkpoints(rank: RankLog) -> list[Checkpoint]:
     """Every checkpoint that a rank saved, in order.
 
     A checkpoint is a step with time in the phase of that name, or, where nobody marks that phase, a
     step that wrote to a checkpoint. It reaches to the next one, whatever was written meanwhile.
-
-    Returns:
-        For each, None where unknown: `step` (None before the first), `blocking_ns`,
-        `written_bytes`, `write_ns`, `fsync_ns`; `block_bytes` written to devices in that step,
-        `later_block_bytes` after it, of these the last in step `until_step`, which ended
-        `later_ns` after the checkpoint's.
 
     Notes:
         Write-back that has not ended when the next checkpoint begins counts as the next one's. Of a
@@ -68,7 +85,7 @@ def checkpoints(rank: RankLog) -> list[dict[str, Any]]:
     for one, written in zip(found, _sums(read[_ANY], first), strict=True):
         if written and one["written_bytes"] == 0:
             one |= dict.fromkeys(columns.keys() - {"step", "blocking_ns"})
-    return found
+    return cast("list[Checkpoint]", found)
 
 
 def _begins(blocking: Floats, written: Floats) -> Rows:

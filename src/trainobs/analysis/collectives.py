@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -16,30 +16,48 @@ from trainobs.runlog.schema import ARRIVALS
 
 Longs = npt.NDArray[np.int64]
 
-_MOVED = ("input_bytes", "output_bytes")
-_ON_SOCKETS = ("net/sent_bytes", "net/received_bytes")
+_COLUMNS = ("group", "seq", "at_ns", "kind", "input_bytes", "output_bytes")
 
 
-def collectives_of(rank: RankLog) -> dict[str, Any] | None:
+class CollectivesOfKind(TypedDict):
+    """How many of a kind, and bytes of the tensors of this rank, None where unknown."""
+
+    kind: str
+    count: int
+    input_bytes: int | None
+    output_bytes: int | None
+
+
+class Collectives(TypedDict):
+    """The collectives of the steps of which all are known.
+
+    Attributes:
+        steps, of_steps: how many these are, and of how many.
+        kinds: those with most bytes first.
+        sent_bytes, received_bytes: of this rank, with all that it started, on internet sockets;
+            None where unknown.
+    """
+
+    steps: int
+    of_steps: int
+    kinds: list[CollectivesOfKind]
+    sent_bytes: int | None
+    received_bytes: int | None
+
+
+def collectives_of(rank: RankLog) -> Collectives | None:
     """Collectives of all ranks, and what moved on sockets, in the steps of which all are known.
 
     Not known are steps around a gap in the record (torch keeps the last 2,000, a long run one block
     in eight), and the last one that has a collective.
 
     Returns:
-        None where there is no such step. Else:
-
-        * steps, of_steps: how many these are, and of how many.
-        * kinds: for each `kind`, those with most bytes first, `count`, and `input_bytes` and
-          `output_bytes` of the tensors of this rank, None where unknown.
-        * sent_bytes, received_bytes: of this rank, with all that it started, on internet sockets;
-          None where unknown.
+        None where there is no such step.
 
     Raises:
         RunLogError: a file is damaged.
     """
-    names = ("group", "seq", "at_ns", "kind", *_MOVED)
-    table = rank.columns(ARRIVALS, names)
+    table = rank.columns(ARRIVALS, _COLUMNS)
     training = rank.step() != SETUP
     if not len(table["seq"]) or (table["kind"] < 0).any():  # of a version that kept no kinds
         return None
@@ -48,17 +66,16 @@ def collectives_of(rank: RankLog) -> dict[str, Any] | None:
     if not known.any():
         return None
     inside = (step >= 0) & known[step]
-    rows = {name: table[name][inside] for name in names}
+    rows = {name: column[inside] for name, column in table.items()}
     kinds = [_of_kind(kind, rows) for kind in Collective if (rows["kind"] == kind).any()]
-    sums = {
-        name.removeprefix("net/"): _sum(column[training][known], np.nan)
-        for name, column in rank.metrics(_ON_SOCKETS).items()
-    }
+    on_sockets = rank.metrics(("net/sent_bytes", "net/received_bytes")).values()
+    sent, received = (_sum(column[training][known], np.nan) for column in on_sockets)
     return {
         "steps": int(known.sum()),
         "of_steps": int(training.sum()),
         "kinds": sorted(kinds, key=lambda one: -(one["input_bytes"] or 0)),
-        **sums,
+        "sent_bytes": sent,
+        "received_bytes": received,
     }
 
 
@@ -79,10 +96,14 @@ def _known(table: Mapping[str, Longs], step: Longs, steps: int) -> npt.NDArray[n
     return known
 
 
-def _of_kind(kind: Collective, rows: Mapping[str, Longs]) -> dict[str, Any]:
+def _of_kind(kind: Collective, rows: Mapping[str, Longs]) -> CollectivesOfKind:
     own = rows["kind"] == kind
-    moved = {name: _sum(rows[name][own], -1) for name in _MOVED}
-    return {"kind": kind.name.lower(), "count": int(own.sum()), **moved}
+    return {
+        "kind": kind.name.lower(),
+        "count": int(own.sum()),
+        "input_bytes": _sum(rows["input_bytes"][own], -1),
+        "output_bytes": _sum(rows["output_bytes"][own], -1),
+    }
 
 
 def _sum(values: npt.NDArray[Any], missing: float) -> int | None:

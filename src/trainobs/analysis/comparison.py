@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import fmean
-from typing import Any
+from typing import Any, TypedDict
 
 from trainobs.analysis import no_steps
 from trainobs.analysis.changes import OTHERS, changes, mixed, others_share, predicted
-from trainobs.analysis.conditions import conditions
+from trainobs.analysis.conditions import Condition, conditions
+from trainobs.analysis.intervals import SIDES, Gain, Intervals, PartDifference
 from trainobs.analysis.observed import observed_by
-from trainobs.analysis.part_means import (
-    ENOUGH_STEPS,
-    Means,
-    Part,
-    RunMeans,
-    causes_known,
-    not_in_all,
-    parts_of,
-)
+from trainobs.analysis.part_means import Part, RunMeans, causes_known, not_in_all, parts_of
 from trainobs.analysis.step_kinds import unlike
-from trainobs.analysis.step_work import SAME_WORK, StepWork, WorkRatio, work_of, work_ratio
+from trainobs.analysis.step_work import StepWork, work_of, work_ratio
 from trainobs.analysis.stored import go_back, gone, missing_steps, rows_at_odds
 from trainobs.analysis.summary import summarize
-from trainobs.analysis.welch import Estimate, estimate, half_width, relative
 from trainobs.core.errors import TrainobsError, shown
 from trainobs.core.labels import LABELS, label_of
 from trainobs.core.records import SETUP
@@ -33,57 +23,51 @@ from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import STEPS
 from trainobs.verdict.metric_names import LOADER, STEP
 
-CONFIDENCE = 0.95
 
-LEAST = 0.005
-"""Of the step: a difference is named if its whole interval lies beyond this."""
+class ComparedRun(TypedDict):
+    """One of the runs; `unreadable` is file -> why."""
 
-EQUAL_RUNS = 0.08
-"""How far the steps of two equal runs lie apart on a quiet machine, as a share: 1.96 * sqrt(2)
-times the spread of 2.9 % that was measured (docs/compare.md). Only more runs of the same would
-tell how far it is for those at hand."""
-
-UNKNOWN_SHARE = 0.25
-"""Of the CPUs, taken by others: assumed of a run that does not tell. Of pairs of equal single runs
-on a busy machine 5 % were called different with a doubt of this size, and 17 to 20 % without."""
-
-_MOST_DOUBT = 0.99
-"""Share of the time of a step by which it may be too long, at most: without what others took of the
-CPUs, a step may have been a hundred times as fast."""
-
-_SIDES = ("A", "B")
+    run: str
+    steps: int
+    step_ns: float
+    rank: int
+    ranks: int
+    level: str | None
+    observed_by: str
+    outcome: str | None
+    unreadable: dict[str, str]
 
 
-def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
+class Comparison(Gain):
+    """Runs of A compared with those of B; what is unknown is None.
+
+    Attributes:
+        per: "step"; "sample" or "batch", and `work` says why, where their steps take different
+            numbers of these: the gain is that of the time of one.
+        changes: name -> pair, of settings that differ.
+        predicted: least and most gain of these changes by a replay of the first run of A, or None
+            and `why_not`.
+        left_out: what that leaves room for, in words.
+        holds: whether `gain` lies in it; None where the interval is wider.
+        runs: of "A" and "B".
+        notes: sentences on what else to know.
+    """
+
+    per: str
+    work: str | None
+    parts: list[PartDifference]
+    conditions: list[Condition]
+    changes: dict[str, list[Any]]
+    predicted: list[float] | None
+    why_not: str | None
+    left_out: str | None
+    holds: bool | None
+    runs: dict[str, list[ComparedRun]]
+    notes: list[str]
+
+
+def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> Comparison:
     """Compare runs, `old` (A) with `new` (B); of each run its lowest rank.
-
-    Returns:
-        A dictionary that `json.dumps` takes. A pair [a, b] is the mean over the runs of A, and
-        over those of B; what is unknown is None; times are ns per step. Its keys:
-
-        * answer: of B, "faster" or "slower"; "none" where the interval holds no difference that is
-          worth naming; "unknown" where there is no interval, and `why_unknown`.
-        * step_ns: pair: mean of all steps but the first.
-        * gain: how many times as fast B is: the ratio a / b of these, None where their steps are
-          not the same thing; `gain_interval`: [low, high], which holds it at 95 %. `per`: "step";
-          "sample" or "batch", and `work` says why, where their steps take different numbers of
-          these: the gain is that of the time of one.
-        * units: "runs", of which the interval was made, or "blocks" of consecutive steps where
-          each side is one run. `these_runs`: [low, high] for just these two, without what equal
-          runs differ by; None for several.
-        * parts: of the step; each has `name` (of the metric), `label`, `ns` (pair),
-          `difference_ns` (b - a), `interval_ns` ([low, high] of the difference; at 95 % all of
-          them hold theirs), `claim` (whether it lies beyond what is worth naming), and `parts`,
-          which add up to it. The parts add up to `step_ns`, and so do their differences.
-        * conditions: under which they ran: `name`, `label`, `unit` ("ratio", "bytes" per step,
-          ...) and `values` (pair).
-        * changes: name -> [a, b], of settings that differ.
-        * predicted: [least, most] gain of these changes by a replay of the first run of A, or None
-          and `why_not`; `left_out`: what that leaves room for, in words, or None; `holds`: whether
-          `gain` lies in it; None where the interval is wider.
-        * runs: for "A" and "B" a list: `run` (directory), `steps`, `step_ns`, `rank`, `ranks`,
-          `level`, `observed_by`, `outcome`, `unreadable` (file -> why).
-        * notes: sentences on what else to know.
 
     Raises:
         TrainobsError: a side has no runs, a run was given twice, or has fewer than two steps.
@@ -115,131 +99,10 @@ def compare(old: Sequence[RunLog], new: Sequence[RunLog]) -> dict[str, Any]:
         "holds": _holds(prediction.gain, gain["gain"], gain["gain_interval"]),
         "runs": {
             name: [_run(*one) for one in zip(side, own, strict=True)]
-            for name, side, own in zip(_SIDES, sides, means, strict=True)
+            for name, side, own in zip(SIDES, sides, means, strict=True)
         },
         "notes": [*_notes(sides, works, means, found), *([_IN_TURN] if is_in_turn else [])],
     }
-
-
-class Intervals:
-    """How sure the means of two sides are, and so what they differ by.
-
-    Args:
-        sides: the runs of A and of B.
-        others: share of the CPUs that other processes took of each run; None where unknown.
-        work: how the steps of the sides differ in what they take.
-        is_in_turn: whether all runs of one side came before those of the other, so that a machine
-            that changes meanwhile looks like a difference.
-        unlike: why their steps are not the same thing, so that no interval holds anything; "" if
-            they are.
-    """
-
-    def __init__(
-        self,
-        sides: Sequence[Sequence[RunMeans]],
-        others: Sequence[float | None],
-        work: WorkRatio = SAME_WORK,
-        *,
-        is_in_turn: bool = False,
-        unlike: str = "",
-    ) -> None:
-        self._sides = sides
-        self._unlike = unlike
-        self._work = work
-        self._others = [UNKNOWN_SHARE if share is None else share for share in others]
-        self._is_in_turn = is_in_turn
-        self._alone = all(len(side) == 1 for side in sides)
-        self._equal_runs = EQUAL_RUNS if self._alone or is_in_turn else 0.0
-        self._equal_runs = math.nan if unlike else self._equal_runs
-        steps = [one.of[STEP] for side in sides for one in side]
-        self._step_ns = max(one.all for one in steps)
-        self._a, self._b = self._estimates(steps)
-
-    def gain(self) -> dict[str, Any]:
-        """What is told of the whole step."""
-        steps = [one.of[STEP] for side in self._sides for one in side]
-        middle = math.log(self._a.mean / self._b.mean * self._work.ratio)
-        within = half_width(relative(self._a), relative(self._b), CONFIDENCE)
-        means = (self._a.mean, self._b.mean)
-        shares = [ns / mean for ns, mean in zip(self._doubts(steps, means), means, strict=True)]
-        doubts = [-math.log1p(-min(share, _MOST_DOUBT)) for share in shares]
-        off = -math.log1p(-self._work.off)
-        half = math.hypot(within, math.log1p(self._equal_runs), off, *doubts)
-        low, high = math.exp(middle - half), math.exp(middle + half)
-        within = math.hypot(within, off)
-        alone = [math.exp(middle - within), math.exp(middle + within)]
-        has_alone = self._alone and not math.isnan(within) and not self._unlike
-        return {
-            "answer": _answer(low, high),
-            "why_unknown": self._why_unknown() if math.isnan(half) else None,
-            "step_ns": [self._a.mean, self._b.mean],
-            "gain": None if self._unlike else math.exp(middle),
-            "gain_interval": None if math.isnan(half) else [low, high],
-            "units": "blocks" if self._alone else "runs",
-            "these_runs": alone if has_alone else None,
-        }
-
-    def told(self, parts: Sequence[Part], count: int) -> Iterator[dict[str, Any]]:
-        """What is told of parts, whose intervals hold together with those of `count` in all."""
-        least = LEAST * self._step_ns
-        for part in parts:
-            a, b = self._estimates(part.runs)
-            half = half_width(a, b, 1 - (1 - CONFIDENCE) / count)
-            doubts = self._doubts(part.runs, (a.mean, b.mean))
-            half = math.hypot(half, self._equal_runs * self._step_ns, *doubts)
-            low, high = b.mean - a.mean - half, b.mean - a.mean + half
-            yield {
-                "name": part.name,
-                "label": part.label,
-                "ns": [a.mean, b.mean],
-                "difference_ns": b.mean - a.mean,
-                "interval_ns": None if math.isnan(half) else [low, high],
-                "claim": low > least or high < -least,
-                "parts": list(self.told(part.parts, count)),
-            }
-
-    def _estimates(self, runs: Sequence[Means]) -> tuple[Estimate, Estimate]:
-        count = len(self._sides[0])
-        return self._estimate(runs[:count]), self._estimate(runs[count:])
-
-    def _estimate(self, runs: Sequence[Means]) -> Estimate:
-        if not self._alone:
-            return estimate([one.all for one in runs])
-        blocks = estimate(runs[0].blocks)
-        if any(side[0].steps < ENOUGH_STEPS for side in self._sides):
-            blocks = Estimate(math.nan, math.nan, 0)
-        return blocks._replace(mean=runs[0].all)
-
-    def _why_unknown(self) -> str:
-        if self._unlike:
-            return self._unlike
-        steps = (f"{name} has {s[0].steps}" for name, s in zip(_SIDES, self._sides, strict=True))
-        return f"it takes {ENOUGH_STEPS} steps after the first; {' and '.join(steps)}"
-
-    def _doubts(self, runs: Sequence[Means], means: tuple[float, float]) -> tuple[float, float]:
-        """How far the mean of each side may be off by what other processes took, ns.
-
-        Without them its runs might have been as much faster as they took of the CPUs. In several
-        runs of both sides by turns, they show in how far these lie apart. The mean of a single run
-        is also no surer than half of what its halves differ by.
-        """
-        if not (self._alone or self._is_in_turn):
-            return 0.0, 0.0
-        count = len(self._sides[0])
-        shares = (fmean(self._others[:count]), fmean(self._others[count:]))
-        a, b = (share * mean for share, mean in zip(shares, means, strict=True))
-        if self._alone:
-            drifts = [float(one.halves[1] - one.halves[0]) / 2 for one in runs]
-            a, b = math.hypot(drifts[0], a), math.hypot(drifts[1], b)
-        return a, b
-
-
-def _answer(low: float, high: float) -> str:
-    if math.isnan(low):
-        return "unknown"
-    if low > 1 + LEAST:
-        return "faster"
-    return "slower" if high < 1 / (1 + LEAST) else "none"
 
 
 def _rows(parts: Sequence[Part]) -> int:
@@ -261,7 +124,7 @@ def _holds(
 
 def _refuse(old: Sequence[RunLog], new: Sequence[RunLog]) -> None:
     """Refuse what is no comparison."""
-    for name, side in zip(_SIDES, (old, new), strict=True):
+    for name, side in zip(SIDES, (old, new), strict=True):
         if not side:
             raise _no_comparison(f"no run for {name}", "give at least one run for each side")
     seen: dict[object, RunLog] = {}
@@ -308,7 +171,7 @@ def _no_comparison(found: str, do: str) -> TrainobsError:
     return TrainobsError(failed="The runs cannot be compared.", found=found, do=do)
 
 
-def _run(run: RunLog, means: RunMeans) -> dict[str, Any]:
+def _run(run: RunLog, means: RunMeans) -> ComparedRun:
     return {
         "run": str(run.path),
         "steps": means.steps,
@@ -316,7 +179,7 @@ def _run(run: RunLog, means: RunMeans) -> dict[str, Any]:
         "rank": run.rank.rank,
         "ranks": len(run.ranks),
         "level": run.info.get("level"),
-        "observed_by": observed_by(run.info),
+        "observed_by": observed_by(run.info.get("level"), run.info.get("capabilities")),
         "outcome": (run.info.get("summary") or {}).get("outcome"),
         "unreadable": {str(path): why for path, why in run.unreadable.items()},
     }
@@ -330,7 +193,7 @@ def _notes(
 ) -> Iterator[str]:
     """What else to know, most important first."""
     if OTHERS in found:
-        more = _SIDES[found[OTHERS][1] > found[OTHERS][0]]
+        more = SIDES[found[OTHERS][1] > found[OTHERS][0]]
         yield f"other processes took more of the CPUs of {more}: a difference may be theirs"
     every = [run for side in sides for run in side]
     if any(work.has_loaders and work.batches is None for side in works for work in side):
@@ -341,7 +204,7 @@ def _notes(
         yield from _lost(run)
     if any(len(run.ranks) > 1 for run in every):
         yield "of each run its lowest rank is compared"
-    for name, side in zip(_SIDES, sides, strict=True):
+    for name, side in zip(SIDES, sides, strict=True):
         if names := mixed(side):
             yield f"the runs of {name} are taken as equal, but differ in {', '.join(names)}"
     yield from _unknown(means)
@@ -369,5 +232,5 @@ def _unknown(means: Sequence[Sequence[RunMeans]]) -> Iterator[str]:
 
 
 def _those(means: Sequence[Sequence[RunMeans]], has: Callable[[RunMeans], bool]) -> str:
-    sides = [name for name, side in zip(_SIDES, means, strict=True) if all(map(has, side))]
+    sides = [name for name, side in zip(SIDES, means, strict=True) if all(map(has, side))]
     return sides[0] if sides else "some of the runs"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -17,19 +17,23 @@ from trainobs.runlog.reader import RunLog
 from trainobs.verdict.metric_names import STEP
 
 
-def conditions(old: Sequence[RunLog], new: Sequence[RunLog]) -> list[dict[str, Any]]:
-    """What is known of either side.
+class Condition(TypedDict):
+    """A metric, and of each side the mean over the runs that know it; None where none does."""
 
-    Returns:
-        For each metric `name`, `label`, `unit`, and `values`: the mean over the runs of each side
-        that know it; None where none does.
-    """
-    rows = []
+    name: str
+    label: str
+    unit: str
+    values: list[float | None]
+
+
+def conditions(old: Sequence[RunLog], new: Sequence[RunLog]) -> list[Condition]:
+    """What is known of either side."""
+    rows: list[Condition] = []
     for name, (value, unit) in _CONDITIONS.items():
         values = [_mean([value(run, name) for run in side]) for side in (old, new)]
         if values != [None, None]:
-            about = {"name": name, "label": label_among(name, ()), "unit": unit}
-            rows.append(about | {"values": values})
+            label = label_among(name, ())
+            rows.append({"name": name, "label": label, "unit": unit, "values": values})
     return rows
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from trainobs.analysis.metric_statistics import Statistics
 from trainobs.core.abi import Op
 from trainobs.runlog.rank import RankLog
 
@@ -17,7 +17,7 @@ _SOME = 0.01
 _READ, _MAPPED, _FILLED = "io/data_read_bytes", "io/data_mmap_bytes", "cache/fault_fill_bytes"
 
 
-def mapped_data(metrics: Mapping[str, Mapping[str, Any]]) -> str | None:
+def mapped_data(metrics: Mapping[str, Statistics]) -> str | None:
     """How much of the training data is mapped, beside what calls read of it.
 
     Args:
@@ -42,5 +42,5 @@ def has_libaio(rank: RankLog) -> bool:
     return bool(rank.cells()["count"][Op.AIO].sum())
 
 
-def _sum(metrics: Mapping[str, Mapping[str, Any]], name: str) -> float:
+def _sum(metrics: Mapping[str, Statistics], name: str) -> float:
     return metrics[name]["sum"] or 0.0

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.collectives import collectives_of
-from trainobs.analysis.data_reads import has_libaio
-from trainobs.analysis.peer_numbers import peers_of, peers_unknown
-from trainobs.analysis.stored import lacking
+from trainobs.analysis.collectives import Collectives, collectives_of
+from trainobs.analysis.io_unknown import left_out, reads_unseen, said_of_maps, unseen
+from trainobs.analysis.peer_numbers import PeerBytes, peers_of, peers_unknown
 from trainobs.analysis.unnamed_reads import data_is_named, told_of
 from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
-from trainobs.core.coverage import IO_URING
 from trainobs.core.file_rows import SpreadKind
 from trainobs.core.records import SETUP
-from trainobs.core.text import counted
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import IO, IO_CACHE, IO_PEERS, IO_SPREAD
+from trainobs.runlog.schema import IO, IO_CACHE, IO_SPREAD
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -37,36 +34,143 @@ LARGEST = 20
 _MOVES = (FileOp.READ, FileOp.WRITE)
 _WHICH = ("op", "device", "inode", "epoch")
 _STATE = "files"
-_OF_DEVICES = "requests"  # losses that take nothing from what is known of calls
 
 
-def files_read(run: RunLog, rank: RankLog, unnamed: int | None) -> dict[str, Any] | None:
+SizeBucket = TypedDict("SizeBucket", {"from": int, "count": int})
+"""What has `from` bytes (or opens) up to twice as many, and how many these are."""
+
+Moved = TypedDict(
+    "Moved",
+    {
+        "op": str,
+        "class": str,
+        "count": int,
+        "bytes": int,
+        "ns": int | None,
+        "open_count": int,
+        "first": float | None,
+        "consecutive": float | None,
+        "forward": float | None,
+        "backward": float | None,
+        "aligned": float | None,
+        "times_least": float | None,
+        "times_most": float | None,
+    },
+)
+"""Sums of one operation on files, and what follows from them; None where unknown.
+
+* All columns of `COUNTED` are there. `ns` is None where the files have reads by io_uring, which
+  take no call's time.
+* `first`, `consecutive`, `forward`, `backward`: shares of the calls whose position is known, by how
+  each lies to the one before by the same open file: there was none, it began where that had ended,
+  further on, before that.
+* `aligned`: share of all calls that began at a multiple of a page; None where more than one of a
+  hundred may have, and does not tell.
+* `times_least`, `times_most`: how often a byte was moved in an epoch, of those that were; None
+  where bytes may have been moved past all calls. No call moves a byte twice.
+"""
+
+
+class MovedOfClass(Moved):
+    """Of a class of files in the whole run, of which files count anew in each epoch."""
+
+    call_bytes: list[SizeBucket]
+    file_bytes: list[SizeBucket]
+    file_opens: list[SizeBucket]
+
+
+class MovedOfFile(Moved):
+    """Of one file.
+
+    Attributes:
+        file, inode, size: its name, inode and bytes.
+        epochs: how many epochs it is of: those in which it was among the largest of its class.
+    """
+
+    file: str
+    inode: int
+    size: int
+    epochs: int
+
+
+class FileCalls(TypedDict):
+    """Calls about files."""
+
+    count: int
+    failed_count: int
+    ns: int
+
+
+class InMemory(TypedDict):
+    """What the page cache held of files of the data set, which may be all."""
+
+    file_count: int
+    is_all: bool
+    sampled_count: int
+    sampled_bytes: int
+    cached_bytes: int
+
+
+class FilesOfEpoch(TypedDict):
+    """Files in an epoch.
+
+    Attributes:
+        epoch: its number.
+        seconds: in its steps; None where unknown.
+        is_ahead: whether workers read ahead for it, and no step of it was trained.
+        classes: what was moved of each class of files.
+        calls: operation -> calls about files, of which no class is known.
+        cache: what the page cache held as it was over; None where unknown.
+    """
+
+    epoch: int
+    seconds: float | None
+    is_ahead: bool
+    classes: list[Moved]
+    calls: dict[str, FileCalls]
+    cache: InMemory | None
+
+
+class _State(TypedDict):
+    state: str
+
+
+class FilesRead(_State, total=False):
+    """What a run did with files and peers.
+
+    Attributes:
+        state: "on", or why nothing is known; then nothing else is there.
+        data_is_named, data_is_mapped: whether the user said where training data lies; whether
+            some of it was read through mappings.
+        unnamed_bytes: see `analysis.unnamed_reads.unnamed_bytes`.
+        reads_unseen: whether reads were made that nobody saw: those that were are the least.
+        unknown: what was read or written and is in none of these numbers, in words.
+        classes, epochs: those with most bytes first; in order.
+        files: those of which most bytes were moved, by name and inode; without the semaphores and
+            the shared tensors of loaders.
+        peers, collectives: see there.
+    """
+
+    rank: int
+    data_is_named: bool
+    data_is_mapped: bool
+    unnamed_bytes: int | None
+    reads_unseen: bool
+    unknown: list[str]
+    classes: list[MovedOfClass]
+    epochs: list[FilesOfEpoch]
+    files: list[MovedOfFile]
+    peers: list[PeerBytes] | None
+    collectives: Collectives | None
+
+
+def files_read(run: RunLog, rank: RankLog, unnamed: int | None) -> FilesRead | None:
     """What was read and written of files; None for a run that was not to count that.
 
     Args:
         run: the log of a run.
         rank: the part of it that is told of.
         unnamed: what `unnamed_bytes` returns of it.
-
-    Returns:
-        * state: "on", or why nothing is known; then nothing else is there.
-        * data_is_named, data_is_mapped: whether the user said where training data lies; whether
-          some of it was read through mappings.
-        * unnamed_bytes: see `analysis.unnamed_reads.unnamed_bytes`.
-        * reads_unseen: whether reads were made that nobody saw: those that were are the least.
-        * unknown: what was read or written and is in none of these numbers, in words.
-        * classes: for each `op` and `class` what `_numbers` returns of the whole run, and
-          `call_bytes`, `file_bytes` and `file_opens`: what has `from` bytes (or opens) up to twice
-          as many, and their `count`. Files count anew in each epoch.
-        * epochs: for each its number, `seconds` in its steps, None where unknown; `is_ahead`,
-          whether workers read ahead for it, and no step of it was trained; `classes` as above,
-          without histograms; `calls`: op -> `count`, `failed_count`, `ns` of calls about files;
-          `cache`: None, or what the page cache held of the data set as it was over.
-        * files: those of which most bytes were moved, by name and `inode`, with the numbers of the
-          epochs in which they were among the largest of their class, and `epochs`, how many these
-          were; without the semaphores and the shared tensors of loaders.
-        * peers: see `analysis.peer_numbers.peers_of`.
-        * collectives: see `analysis.collectives.collectives_of`.
 
     Raises:
         RunLogError: a file is damaged.
@@ -78,25 +182,25 @@ def files_read(run: RunLog, rank: RankLog, unnamed: int | None) -> dict[str, Any
         return {"state": state}
     table = rank.columns(IO, ("epoch", "op", "class", "inode", "device", "file_bytes", *COUNTED))
     names = np.array([name is not None for name in rank.texts(IO, "file")], bool)
-    unseen = _unseen(run, rank)
+    not_seen = unseen(run, rank)
     maps = _mapped(rank, table, ~names)
     untimed = np.flatnonzero(rank.cells()["count"][Op.URING_READ].sum(axis=1)).tolist()
     hidden = set(maps) if unnamed is None else {FileClass.DATA, *maps}
-    doubts = _Doubts(set(FileClass) if unseen else hidden, untimed)
+    doubts = _Doubts(set(FileClass) if not_seen else hidden, untimed)
     peers = peers_of(run, rank)
     attached = bool(run.info.get("settings", {}).get("attached"))
     named = data_is_named(run)
     why = "" if unnamed is None else told_of(unnamed, attached=attached, named=named)
     maybe = [f"training data: {why}"] if why else []
-    left_out = [*_left_out(run, rank, table, ~names), *peers_unknown(run, rank, peers)]
+    rest = [*left_out(run, rank, table, ~names), *peers_unknown(run, rank, peers)]
     return {
         "state": state,
         "rank": rank.rank,
         "data_is_named": named,
         "data_is_mapped": FileClass.DATA in maps,
         "unnamed_bytes": unnamed,
-        "reads_unseen": _reads_unseen(run, rank),
-        "unknown": [*maybe, *_said_of_maps(rank, maps), *unseen, *left_out],
+        "reads_unseen": reads_unseen(run, rank),
+        "unknown": [*maybe, *said_of_maps(rank, maps), *not_seen, *rest],
         "classes": _classes(table, ~names, rank.columns(IO_SPREAD, _SPREAD), doubts),
         "epochs": _epochs(rank, table, ~names, doubts),
         "files": _files(rank, table, names, doubts),
@@ -121,18 +225,7 @@ class _Doubts(NamedTuple):
 
 
 def _numbers(table: Columns, rows: npt.NDArray[np.intp], doubts: _Doubts) -> dict[str, Any]:
-    """Sums over some rows, and what follows from them.
-
-    * `first`, `consecutive`, `forward`, `backward`: shares of the calls whose position is known, by
-      how each lies to the one before by the same open file: there was none, it began where that had
-      ended, further on, before that;
-    * `aligned`: share of all calls that began at a multiple of a page; None where more than one of
-      a hundred may have, and does not tell;
-    * `times_least`, `times_most`: how often a byte was moved in an epoch, of those that were; None
-      where it is not known, and both where the rows have a class of `hidden`. No call moves a byte
-      twice;
-    * `ns`: None where the rows have reads of a class of `untimed`.
-    """
+    """Sums over some rows, and what follows from them: `Moved` without its names."""
     sums = {name: int(table[name][rows].sum()) for name in COUNTED}
     placed = sum(sums[f"{how}_count"] for how in ORDERS)
     shares = {how: sums[f"{how}_count"] / placed if placed else None for how in ORDERS}
@@ -163,7 +256,7 @@ def _aligned(sums: Mapping[str, int], unplaced: int) -> float | None:
 
 def _classes(
     table: Columns, are_classes: npt.NDArray[np.bool_], spread: Columns, doubts: _Doubts
-) -> list[dict[str, Any]]:
+) -> list[MovedOfClass]:
     found = []
     for op in _MOVES:
         for file_class in FileClass:
@@ -177,6 +270,10 @@ def _classes(
                 found.append(
                     {**_named(op, file_class), **_numbers(table, rows, doubts), **histograms}
                 )
+    return cast("list[MovedOfClass]", _largest_first(found))
+
+
+def _largest_first(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: -one["bytes"])
 
 
@@ -184,7 +281,7 @@ def _named(op: int, file_class: int) -> dict[str, str]:
     return {"op": FileOp(op).name.lower(), "class": FileClass(file_class).name.lower()}
 
 
-def _histogram(spread: Columns, op: int, file_class: int, of: int) -> list[dict[str, int]]:
+def _histogram(spread: Columns, op: int, file_class: int, of: int) -> list[SizeBucket]:
     own = (spread["op"] == op) & (spread["class"] == file_class) & (spread["of"] == of)
     counts = np.bincount(spread["bucket"][own], spread["count"][own]).astype(np.int64)
     return [{"from": 1 << int(b), "count": int(counts[b])} for b in np.flatnonzero(counts)]
@@ -192,10 +289,10 @@ def _histogram(spread: Columns, op: int, file_class: int, of: int) -> list[dict[
 
 def _epochs(
     rank: RankLog, table: Columns, are_classes: npt.NDArray[np.bool_], doubts: _Doubts
-) -> list[dict[str, Any]]:
+) -> list[FilesOfEpoch]:
     taken = _seconds(rank)
     held = _held(rank)
-    found = []
+    found: list[FilesOfEpoch] = []
     for epoch in np.unique(table["epoch"]).tolist():
         of = are_classes & (table["epoch"] == epoch)
         rows = np.flatnonzero(of & np.isin(table["op"], _MOVES))
@@ -208,7 +305,7 @@ def _epochs(
                 "epoch": epoch,
                 "seconds": taken.get(epoch),
                 "is_ahead": bool(taken) and epoch > max(taken),
-                "classes": sorted(classes, key=lambda one: -one["bytes"]),
+                "classes": cast("list[Moved]", _largest_first(classes)),
                 "calls": _calls(table, of),
                 "cache": held.get(epoch),
             }
@@ -216,13 +313,16 @@ def _epochs(
     return found
 
 
-def _calls(table: Columns, of: npt.NDArray[np.bool_]) -> dict[str, dict[str, int]]:
+def _calls(table: Columns, of: npt.NDArray[np.bool_]) -> dict[str, FileCalls]:
     """Calls about files, which no class is known of."""
-    names = ("count", "failed_count", "ns")
-    return {
-        op.name.lower(): {name: int(table[name][of & (table["op"] == op)].sum()) for name in names}
-        for op in (FileOp.STAT, FileOp.LIST)
-    }
+    found: dict[str, FileCalls] = {}
+    for op in (FileOp.STAT, FileOp.LIST):
+        own = of & (table["op"] == op)
+        count, failed, ns = (
+            int(table[name][own].sum()) for name in ("count", "failed_count", "ns")
+        )
+        found[op.name.lower()] = {"count": count, "failed_count": failed, "ns": ns}
+    return found
 
 
 def _seconds(rank: RankLog) -> dict[int, float]:
@@ -236,19 +336,20 @@ def _seconds(rank: RankLog) -> dict[int, float]:
     }
 
 
-def _held(rank: RankLog) -> dict[int, dict[str, Any]]:
+def _held(rank: RankLog) -> dict[int, InMemory]:
     """What the page cache held, by the epoch that was over; the last look counts."""
-    names = ("file_count", "is_all", "sampled_count", "sampled_bytes", "cached_bytes")
+    names = tuple(InMemory.__annotations__)
     table = rank.columns(IO_CACHE, ("epoch", *names))
-    return {
+    found = {
         int(epoch): {name: table[name][row].item() for name in names}
         for row, epoch in enumerate(table["epoch"])
     }
+    return cast("dict[int, InMemory]", found)
 
 
 def _files(
     rank: RankLog, table: Columns, are_files: npt.NDArray[np.bool_], doubts: _Doubts
-) -> list[dict[str, Any]]:
+) -> list[MovedOfFile]:
     names = rank.texts(IO, "file")
     by_file: dict[tuple[object, ...], list[int]] = {}
     seen: Counter[tuple[object, ...]] = Counter()
@@ -271,7 +372,7 @@ def _files(
         }
         for rows in by_file.values()
     ]
-    return sorted(found, key=lambda one: -one["bytes"])[:LARGEST]
+    return cast("list[MovedOfFile]", _largest_first(found)[:LARGEST])
 
 
 def _is_passing(name: str | None) -> bool:
@@ -297,66 +398,3 @@ def _mapped(
         if maps or faults[file_class]:
             found[int(file_class)] = maps, int(faults[file_class])
     return found
-
-
-def _said_of_maps(rank: RankLog, maps: Mapping[int, tuple[int, int]]) -> list[str]:
-    said = []
-    if FileClass.DATA in maps:
-        count, faults = maps[FileClass.DATA]
-        said.append(
-            f"training data is mapped ({counted(count, 'new mapping')}, {counted(faults, 'fault')} "
-            "that fault-around did not serve): reads of a mapping make no calls"
-        )
-    if rank.cells()["count"][Op.MAP_WRITE, FileClass.CHECKPOINT].sum():
-        said.append("checkpoints are mapped: what is written through a mapping makes no calls")
-    return said
-
-
-def _sees(run: RunLog) -> bool:
-    """Whether reads of io_uring were seen."""
-    return bool(run.info.get("capabilities", {}).get(IO_URING) == "on")
-
-
-def _reads_unseen(run: RunLog, rank: RankLog) -> bool:
-    calls = rank.cells()["count"]
-    return bool(calls[Op.AIO].sum() or (calls[Op.URING_ENTER].sum() and not _sees(run)))
-
-
-def _unseen(run: RunLog, rank: RankLog) -> list[str]:
-    """Ways to read and write that the kernel side did not see, though they were used."""
-    calls = rank.cells()["count"]
-    said = []
-    if has_libaio(rank):
-        said.append("libaio was used: its reads and writes are not seen")
-    if calls[Op.URING_ENTER].sum():
-        what = "writes are not among these" if _sees(run) else "reads and writes are not seen here"
-        said.append(f"io_uring was used: its {what}")
-    losses = (run.info.get("summary") or {}).get("losses") or {}
-    lost = sum(count for cause, count in losses.items() if cause != _OF_DEVICES)
-    if lost:
-        said.append(f"{counted(lost, 'event')} that the probes lost")
-    return said
-
-
-def _left_out(
-    run: RunLog, rank: RankLog, table: Columns, are_classes: npt.NDArray[np.bool_]
-) -> list[str]:
-    """What is in the sums alone, or in nothing."""
-    said = []
-    if any(lacking(run, rank, one) for one in (IO, IO_SPREAD, IO_CACHE, IO_PEERS)):
-        said.append("files of the run log that are gone, cannot be read, or are another run's")
-    unlisted = int(table["unlisted_count"][are_classes].sum())
-    if unlisted:
-        said.append(
-            f"the files of {counted(unlisted, 'call')}, for which there was no room; the sums have "
-            "these calls, and their bytes may be new or not"
-        )
-    if not run.info.get("summary"):
-        said.append("what was read since the last epoch that was over: the run goes on, or died")
-    else:
-        trained = np.unique(rank.epoch()[rank.step() != SETUP])
-        silent = np.setdiff1d(trained, table["epoch"]).tolist()
-        if silent:
-            first = ", ".join(map(str, silent[:5])) + (", ..." if len(silent) > 5 else "")
-            said.append(f"epochs without a record: {first}; nothing was read, or it was lost")
-    return said

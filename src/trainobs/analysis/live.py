@@ -6,9 +6,8 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from trainobs.analysis.summary import summarize
+from trainobs.analysis.summary import Summary, summarize
 from trainobs.runlog.info import cannot_read
 from trainobs.runlog.reader import RunLog, find_run
 
@@ -40,7 +39,7 @@ class LiveRun:
         self._run_dir: Path | None = None
         self._seen: tuple[int, ...] = ()
         self._not_before = 0.0
-        self.summary: dict[str, Any] | None = None
+        self.summary: Summary | None = None
 
     def look(self) -> bool:
         """Read what is new into `summary`, if it is time to; whether there was anything.

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainobs.analysis.summary import summarize
+from trainobs.analysis.summary import Summary, summarize
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, EMBEDDINGS, KERNEL, STEPS
 from trainobs.runlog.whole import whole_table
@@ -58,12 +58,11 @@ class LoadedRun:
         return whole_table(self._run, EMBEDDINGS)
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """What `trainobs report --json` prints."""
         return summarize(self._run)
 
     @property
     def verdict(self) -> str:
         """What bounds a step, in one sentence, or why that is not known."""
-        text: str = self.summary["verdict"]["run"]["text"][0]
-        return text
+        return self.summary["verdict"]["run"]["text"][0]

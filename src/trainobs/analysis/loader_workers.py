@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.schema import BATCHES
 from trainobs.verdict.advice import MANY_TENSORS
-from trainobs.verdict.verdict import Facts
+from trainobs.verdict.facts import Facts
 
 Indices = npt.NDArray[np.intp]
 Batches = Mapping[str, npt.NDArray[np.int64]]
@@ -46,15 +46,71 @@ ALIKE = 1.1
 loader take turns, and those of several loaders have the same numbers."""
 
 
-def workers(rank: RankLog) -> list[dict[str, Any]]:
-    """The workers of the training loaders, ascending; the training thread itself comes first.
+class Made(TypedDict):
+    """Batches that steps consumed, and means of what making one took; None where unknown."""
 
-    Returns:
-        For each: `worker` (None: the training thread), `batches` that a step consumed, beside
-        those `of_no_step` (see there), and their means `made_ns`, `device_ns`, `cpu_wait_ns`,
-        `compute_ns` and `sleep_ns`; of the steps whose last fetch got a batch of its, the means
-        `wait_ns` and `handover_ns`; of its slowest read or open of training data `slowest_ns`,
-        `slowest_file`, and `slowest_step`, which consumed it. None where unknown.
+    batches: int
+    made_ns: float | None
+    device_ns: float | None
+    cpu_wait_ns: float | None
+    compute_ns: float | None
+    sleep_ns: float | None
+
+
+class Worker(Made):
+    """One maker of batches; None where unknown.
+
+    Attributes:
+        worker: its number; None for the training thread.
+        of_no_step: batches beside those that a step consumed: see `of_no_step`.
+        slowest_ns, slowest_file, slowest_step: of its slowest read or open of training data, and
+            the step that consumed it.
+        wait_ns, handover_ns: means of the steps whose last fetch got a batch of its.
+    """
+
+    worker: int | None
+    of_no_step: int
+    slowest_ns: int
+    slowest_file: str | None
+    slowest_step: int
+    wait_ns: float | None
+    handover_ns: float | None
+
+
+class SlowWorker(TypedDict):
+    """A worker, what a batch takes it, and what one takes the others, on average."""
+
+    worker: int
+    made_ns: float
+    others_ns: float
+
+
+class Loader(Made):
+    """All makers of batches as one; None where unknown of one of them.
+
+    Attributes:
+        workers: processes.
+        in_main: whether the training thread made some.
+        of_no_step: batches beside those that a step consumed.
+        got: batches that steps got, as these tell.
+        are_all: whether no more are known to have been made, of which nothing is known.
+        slow_worker: the one that is slower than all others; None where there is none.
+        sampler_ns: what the sampler takes of the training thread for a batch.
+        many_tensors: how many a batch has; None also for few enough.
+    """
+
+    workers: int
+    in_main: bool
+    of_no_step: int
+    got: int | None
+    are_all: bool
+    slow_worker: SlowWorker | None
+    sampler_ns: float | None
+    many_tensors: int | None
+
+
+def workers(rank: RankLog) -> list[Worker]:
+    """The workers of the training loaders, ascending; the training thread itself comes first.
 
     Raises:
         RunLogError: a file is damaged.
@@ -68,7 +124,7 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
     last = _last_of_each_step(batches["end_ns"][consumed], fetched)
     waits, rows = rank.metrics(WAITED), np.arange(len(rank.step()))
     others = worker[_is_of_no_step(batches)]
-    return [
+    found = [
         {
             "worker": None if number == UNKNOWN else number,
             "of_no_step": int(np.count_nonzero(others == number)),
@@ -77,6 +133,7 @@ def workers(rank: RankLog) -> list[dict[str, Any]]:
         }
         for number in np.unique(worker[consumed]).tolist()
     ]
+    return cast("list[Worker]", found)
 
 
 def of_no_step(rank: RankLog) -> int:
@@ -110,13 +167,13 @@ def got(rank: RankLog) -> int | None:
 
 
 def together(
-    workers: list[dict[str, Any]],
+    workers: list[Worker],
     of_no_step: int,
     facts: Facts,
     *,
     got: int | None = None,
     are_whole: bool = True,
-) -> dict[str, Any] | None:
+) -> Loader | None:
     """The makers of batches as one; None where no batch is known.
 
     Args:
@@ -125,19 +182,12 @@ def together(
         facts: of the run.
         got: from `got`.
         are_whole: whether the files of batches are all there.
-
-    Returns:
-        `workers`: processes; `in_main`: whether the training thread made some; `batches` that a
-        step consumed, and their means `made_ns` and those of `MADE`, None where unknown of one of
-        them; `of_no_step`, batches beside these; `got`; `are_all`, whether no more are known to
-        have been made, of which nothing is known; `slow_worker`: see there; `many_tensors`: how
-        many a batch has, None for few enough, or unknown; `sampler_ns`: what the sampler takes of
-        the training thread for a batch, None if unknown.
     """
     if not workers:
         return None
-    batches = sum(one["batches"] for one in workers)
-    found: dict[str, Any] = {
+    counts = [one["batches"] for one in workers]
+    batches = sum(counts)
+    return {
         "workers": sum(one["worker"] is not None for one in workers),
         "in_main": any(one["worker"] is None for one in workers),
         "batches": batches,
@@ -147,38 +197,39 @@ def together(
         "slow_worker": slow_worker(workers),
         "sampler_ns": None if facts.draw is None else sum(facts.draw),
         "many_tensors": facts.tensors if (facts.tensors or 0) >= MANY_TENSORS else None,
+        "made_ns": _mean_of_all([one["made_ns"] for one in workers], counts),
+        "device_ns": _mean_of_all([one["device_ns"] for one in workers], counts),
+        "cpu_wait_ns": _mean_of_all([one["cpu_wait_ns"] for one in workers], counts),
+        "compute_ns": _mean_of_all([one["compute_ns"] for one in workers], counts),
+        "sleep_ns": _mean_of_all([one["sleep_ns"] for one in workers], counts),
     }
-    for name in ("made_ns", *MADE):
-        known = all(one[name] is not None for one in workers)
-        total = sum(one[name] * one["batches"] for one in workers) if known else None
-        found[name] = None if total is None else total / batches
-    return found
 
 
-def slow_worker(workers: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _mean_of_all(means: Sequence[float | None], counts: Sequence[int]) -> float | None:
+    """The mean over all batches, of means over so many each; None where one is unknown."""
+    known = [mean * count for mean, count in zip(means, counts, strict=True) if mean is not None]
+    return sum(known) / sum(counts) if len(known) == len(counts) else None
+
+
+def slow_worker(workers: list[Worker]) -> SlowWorker | None:
     """The one worker that is slower than all others; None where there is none, or nobody knows.
 
     Args:
         workers: from `workers`.
-
-    Returns:
-        `worker`, its number; `made_ns`, what a batch takes it; `others_ns`, what one takes the
-        others, on average.
     """
-    processes = [one for one in workers if one["worker"] is not None]
-    if any(one["made_ns"] is None or one["batches"] < SOME for one in processes):
+    counts = [one["batches"] for one in workers if one["worker"] is not None]
+    made = sorted(
+        (ns, number)
+        for one in workers
+        if (ns := one["made_ns"]) is not None and (number := one["worker"]) is not None
+    )
+    if len(made) < max(2, len(counts)) or min(counts) < SOME or max(counts) > ALIKE * min(counts):
         return None
-    counts = [one["batches"] for one in processes]
-    if len(counts) < 2 or max(counts) > ALIKE * min(counts):
+    *others, (slowest_ns, slowest) = made
+    if not slowest_ns >= SLOW * others[-1][0] > 0:
         return None
-    *others, slowest = sorted(processes, key=lambda one: (one["made_ns"], one["worker"]))
-    if not slowest["made_ns"] >= SLOW * others[-1]["made_ns"] > 0:
-        return None
-    return {
-        "worker": slowest["worker"],
-        "made_ns": slowest["made_ns"],
-        "others_ns": sum(one["made_ns"] for one in others) / len(others),
-    }
+    others_ns = sum(ns for ns, _ in others) / len(others)
+    return {"worker": slowest, "made_ns": slowest_ns, "others_ns": others_ns}
 
 
 def _made(rank: RankLog, batches: Batches, own: Indices) -> dict[str, Any]:

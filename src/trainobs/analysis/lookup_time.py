@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,27 @@ _COMPUTE = ("phase/forward_ns", "phase/backward_ns", "phase/optimizer_ns")
 _ELSEWHERE = ("loader/wait_ns", "phase/checkpoint_ns", "phase/validation_ns", "phase/logging_ns")
 
 
-def explained(rank: RankLog) -> dict[str, Any]:
+class _Known(TypedDict):
+    known: bool
+
+
+class ByBytes(_Known, total=False):
+    """What share of a step grows with the bytes that its lookups read.
+
+    Attributes:
+        known: whether that can be told; and why not, where it cannot.
+        ratio, low_ratio, high_ratio: the share, and its bounds at 99 %.
+        steps: that it was found from.
+    """
+
+    why: str
+    ratio: float
+    low_ratio: float
+    high_ratio: float
+    steps: int
+
+
+def explained(rank: RankLog) -> ByBytes:
     """How much of the time of a step grows with the bytes that its lookups read.
 
     Steps whose inputs have more ids read more bytes. Their time (forward, backward and optimizer,
@@ -37,10 +57,6 @@ def explained(rank: RankLog) -> dict[str, Any]:
     by least squares; bags are regressed on as well, so that a batch with fewer inputs, of which
     everything takes less time, explains nothing. The slope times the mean of bytes is the estimate,
     its interval comes from White's errors, which hold where some steps vary more than others.
-
-    Returns:
-        `known`, and if so the `ratio` of the step with its bounds `low_ratio` and `high_ratio` at
-        99 %, and the number of `steps`; otherwise `why` not.
 
     Notes:
         Whatever else is done for each id (attention over a history) grows with these bytes too,
@@ -76,7 +92,7 @@ def explained(rank: RankLog) -> dict[str, Any]:
     }
 
 
-def _unknown(why: str) -> dict[str, Any]:
+def _unknown(why: str) -> ByBytes:
     return {"known": False, "why": why}
 
 

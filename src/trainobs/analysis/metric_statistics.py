@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,24 @@ from trainobs.core.metrics import Metric, MetricKind
 from trainobs.verdict.metric_names import STEP
 
 Floats = npt.NDArray[np.float64]
-Statistics = dict[str, "float | int | str | None"]
+
+
+class Statistics(TypedDict):
+    """What is told of one metric; None where it is unknown.
+
+    Attributes:
+        unit: of the values.
+        sum: over the whole run, what came before the first step included; of a ratio None.
+        mean, p50, p95, max: over steps.
+    """
+
+    unit: str
+    sum: float | None
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    max: float | None
+
 
 _UNKNOWN = 2**32 - 1
 """Stands for NaN among numbers of 32 bits."""
@@ -75,15 +92,26 @@ class MetricStatistics:
         enough = known == self._rows if metric.programs else known
         summed = metric.kind is MetricKind.SUM and self._rows and enough
         total = int(self._sums[index]) if summed else None
-        found: Statistics = {"unit": metric.unit, "sum": total}
         steps = _unpacked(self._values[index])
         if not steps.size:
-            return found | dict.fromkeys(("mean", "p50", "p95", "max"))
+            return unknown(metric.unit, total)
         mean, most = float(steps.mean()), float(steps.max())
         if metric.kind is MetricKind.GAUGE and self._times[index]:
             mean = float(self._over_time[index] / self._times[index])
         p50, p95 = np.percentile(steps, (50, 95), overwrite_input=True).tolist()
-        return found | {"mean": mean, "p50": p50, "p95": p95, "max": most}
+        return {
+            "unit": metric.unit,
+            "sum": total,
+            "mean": mean,
+            "p50": p50,
+            "p95": p95,
+            "max": most,
+        }
+
+
+def unknown(unit: str, total: int | None = None) -> Statistics:
+    """Of a metric that no step knows."""
+    return {"unit": unit, "sum": total, "mean": None, "p50": None, "p95": None, "max": None}
 
 
 def _packed(every: Floats) -> Iterator[npt.NDArray[Any]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from trainobs.analysis.summary import Summary
 from trainobs.core.text import counted, duration
 
 _OWN_LOOP = (
@@ -13,19 +13,19 @@ _OWN_LOOP = (
 )
 
 
-def found(summary: dict[str, Any]) -> str:
+def found(summary: Summary) -> str:
     """That there is none, in words: files that are gone, or cannot be read, may have had some."""
     if _unread(summary) or not summary["ranks"]:
         return "No step can be read"
     return "No step was recorded"
 
 
-def _unread(summary: dict[str, Any]) -> int:
+def _unread(summary: Summary) -> int:
     files = summary["lost"]["files"].keys() - set(summary["lost"]["partly"])
     return sum(Path(file).name.startswith("steps-") for file in files)
 
 
-def reason(summary: dict[str, Any], where: str = "below") -> str:
+def reason(summary: Summary, where: str = "below") -> str:
     """Why there is no step to tell of, in a sentence or two.
 
     Args:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from trainobs.core.catalogue import kernel_metrics
 from trainobs.core.labels import LEVELS
 
 
-def observed_by(about: Mapping[str, Any]) -> str:
+def observed_by(level: str | None, capabilities: Mapping[str, str] | None) -> str:
     """By what a run was observed; some probes may run where system calls are not seen.
 
     Args:
-        about: the run: its `level` and `capabilities`, as in its `run.json`.
+        level: of its `run.json`.
+        capabilities: the same.
     """
-    level = about.get("level")
     text = LEVELS.get(str(level), level) or "unknown means"
-    on = {name for name, state in (about.get("capabilities") or {}).items() if state == "on"}
+    on = {name for name, state in (capabilities or {}).items() if state == "on"}
     some = level not in ("ebpf", "attached") and any(
         metric.programs & on for metric in kernel_metrics()
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -33,24 +33,73 @@ LOADER_PARTS = (
 _PHASES = [phase_metric(phase) for phase in (*list(Phase)[2:], Phase.OTHER)]
 _METRICS = ("step/duration_ns", "loader/wait_ns", *LOADER_PARTS, *_PHASES)
 _NO_BATCH = "no batch is known to have gone to it, as to others"
-_READ = ("read_bytes", "read_count")
-_COUNTS = ("number", *_READ, *MADE, "slowest_ns")
+_COUNTS = ("number", "read_bytes", "read_count", *MADE, "slowest_ns")
 _LITTLE = 0.01
 """Share of the data read, up to which what no batch has may be of batches that nobody took."""
 
 
-def explain(run: RunLog, step: int) -> dict[str, Any]:
-    """Where one step of one rank went, and what it took to make its batches.
+class InStep(TypedDict):
+    """A metric in one step, and its median in all; None where unknown."""
 
-    Returns:
-        `run`, `level`, `rank`, `step`, `epoch`; `metrics`: name -> `value` in the step and `median`
-        of all steps; `batches`: the one that was finished last first, each with `worker` (None: the
-        training thread), `number`, `read_bytes`, `read_count`, `device_ns`, `cpu_wait_ns`,
-        `compute_ns`, `sleep_ns`, `slowest_ns`, `slowest_file`, `made_ns`, and `ended_ns` after the
-        step began, below 0 for one that was made ahead. None where unknown. `unknown`: why there
-        are none, though eBPF observed; else None. Of the whole run `is_mapped`, whether data was
-        read through mappings, which no batch has, and `apart_bytes`, what calls read of data that
-        no batch has: as threads beside its maker do (pyarrow's), or a program of a worker.
+    value: float | None
+    median: float | None
+
+
+class BatchOfStep(TypedDict):
+    """A batch, and what making it took; None where unknown.
+
+    Attributes:
+        worker: None for the training thread.
+        ended_ns: after the step began; below 0 for one that was made ahead.
+    """
+
+    worker: int | None
+    number: int | None
+    read_bytes: int | None
+    read_count: int | None
+    device_ns: int | None
+    cpu_wait_ns: int | None
+    compute_ns: int | None
+    sleep_ns: int | None
+    slowest_ns: int | None
+    slowest_file: str | None
+    made_ns: int | None
+    ended_ns: int
+
+
+class Apart(TypedDict):
+    """What was read of data in a run, and is in no batch.
+
+    Attributes:
+        is_mapped: whether some was read through mappings, which no batch has.
+        apart_bytes: what calls read, as of threads beside a maker (pyarrow's) or its programs.
+    """
+
+    is_mapped: bool
+    apart_bytes: int
+
+
+class OneStep(Apart):
+    """Where one step went.
+
+    Attributes:
+        metrics: by name.
+        batches: the one that was finished last first.
+        unknown: why there are none, though eBPF observed; else None.
+    """
+
+    run: str
+    level: str | None
+    rank: int
+    step: int
+    epoch: int
+    metrics: dict[str, InStep]
+    batches: list[BatchOfStep]
+    unknown: str | None
+
+
+def explain(run: RunLog, step: int) -> OneStep:
+    """Where one step of one rank went, and what it took to make its batches.
 
     Raises:
         RunLogError: there is no such step, or a file is damaged.
@@ -64,7 +113,8 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
     values = rank.metrics(metrics)
     batches = _batches(rank, int(rows[0]))
     if unnamed_bytes(run, rank) is not None:
-        batches = [batch | dict.fromkeys(_READ) for batch in batches]
+        for batch in batches:
+            batch["read_bytes"] = batch["read_count"] = None
     return {
         "run": str(run.path),
         "level": run.info.get("level"),
@@ -81,7 +131,7 @@ def explain(run: RunLog, step: int) -> dict[str, Any]:
     }
 
 
-def _apart(rank: RankLog) -> dict[str, Any]:
+def _apart(rank: RankLog) -> Apart:
     cells = rank.cells()[:, FileClass.DATA]
     made = rank.batches("read_bytes")
     read = int(cells["bytes"][[Op.READ, Op.URING_READ]].sum())
@@ -118,14 +168,14 @@ def _why_unknown(run: RunLog, rank: RankLog) -> str | None:
     return _NO_BATCH if (rank.batches("for_step") != UNKNOWN).any() else NO_STEP
 
 
-def _batches(rank: RankLog, row: int) -> list[dict[str, Any]]:
+def _batches(rank: RankLog, row: int) -> list[BatchOfStep]:
     rows, starts_ns = slice(row, row + 1), rank.start_ns()
     asked, start_ns = rank.batches("fetch_begin_ns"), starts_ns[row]
     is_own = are_for(rows, rank.step(), starts_ns, rank.batches("for_step"), asked)
     own = np.flatnonzero(is_own)
     worker, begin, end = (rank.batches(name) for name in ("worker", "begin_ns", "end_ns"))
     counts = {name: rank.batches(name) for name in _COUNTS}
-    return [
+    found = [
         {
             "worker": _count(worker[at]),
             **{name: _count(column[at]) for name, column in counts.items()},
@@ -135,6 +185,7 @@ def _batches(rank: RankLog, row: int) -> list[dict[str, Any]]:
         }
         for at in own[np.argsort(-end[own])].tolist()
     ]
+    return cast("list[BatchOfStep]", found)
 
 
 def _count(value: np.int64) -> int | None:

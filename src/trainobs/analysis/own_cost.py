@@ -31,8 +31,8 @@ def own_cpu_ratio(metrics: Mapping[str, Statistics], training_ns: float) -> floa
         training_ns: time of all steps.
     """
     means = [metrics[name]["mean"] for name in _COSTS]
-    known = [float(mean) for mean in means if mean is not None]
-    step_ns = float(metrics[STEP]["mean"] or 0)
+    known = [mean for mean in means if mean is not None]
+    step_ns = metrics[STEP]["mean"]
     if not known or not step_ns or training_ns < SHORT_NS:
         return None
     return sum(known) / step_ns

@@ -15,6 +15,7 @@ from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.catalogue.named import named_phase
 from trainobs.core.records import SETUP
 from trainobs.runlog.reader import RunLog
+from trainobs.verdict.facts import facts_from
 from trainobs.verdict.metric_names import (
     HANDOVER,
     LOADER,
@@ -27,7 +28,6 @@ from trainobs.verdict.metric_names import (
     WAITED_OFF_CPU,
 )
 from trainobs.verdict.parts import taken_over
-from trainobs.verdict.verdict import facts_from
 
 Floats = npt.NDArray[np.float64]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
@@ -19,19 +19,33 @@ _WAYS = {"sent": Op.SEND, "received": Op.RECEIVE}
 _OWN = (Role.MAIN, Role.THREAD)
 
 
-def peers_of(run: RunLog, rank: RankLog) -> list[dict[str, Any]] | None:
+class PeerBytes(TypedDict):
+    """What was sent to and received from one peer; None where unknown.
+
+    Attributes:
+        peer: its address; of a rank one of them; None for all that were not told apart.
+        port: its port, where it is on this machine and no rank; else None.
+        rank: the one that has the other end in its record, maybe itself; None if none has.
+        phases: phase of the training thread -> bytes both ways of its process.
+        apart_bytes: bytes both ways of workers and other children.
+    """
+
+    peer: str | None
+    port: int | None
+    rank: int | None
+    sent_bytes: int | None
+    sent_count: int | None
+    received_bytes: int | None
+    received_count: int | None
+    phases: dict[str, int]
+    apart_bytes: int
+
+
+def peers_of(run: RunLog, rank: RankLog) -> list[PeerBytes] | None:
     """What a rank, with all that it started, sent to and received from each peer.
 
     Returns:
-        None where it was not counted. Else for each peer, those with most bytes first, the others
-        last:
-
-        * peer: its address; of a rank one of them, None for the others.
-        * port: its port, where it is on this machine and no rank; else None.
-        * rank: the one that has the other end in its record, maybe itself; None if none has.
-        * sent_bytes, sent_count, received_bytes, received_count: None where unknown.
-        * phases: phase of the training thread -> bytes both ways of its process.
-        * apart_bytes: bytes both ways of workers and other children.
+        None where it was not counted. Else those with most bytes first, the others last.
 
     Raises:
         RunLogError: a file is damaged.
@@ -49,23 +63,25 @@ def peers_of(run: RunLog, rank: RankLog) -> list[dict[str, Any]] | None:
         who = (None, None, other) if other is not None else (peer, max(port, 0) or None, None)
         one = found.setdefault(who, _nothing(peer, *who[1:]))
         _add(one, sums, None if role not in _OWN else Phase(phase).name.lower())
-    return sorted(found.values(), key=lambda one: (one["peer"] is None, -_both_ways(one)))
+    ordered = sorted(found.values(), key=lambda one: (one["peer"] is None, -_both_ways(one)))
+    return cast("list[PeerBytes]", ordered)
 
 
-def peers_unknown(
-    run: RunLog, rank: RankLog, found: Sequence[Mapping[str, Any]] | None
-) -> list[str]:
+def peers_unknown(run: RunLog, rank: RankLog, found: Sequence[PeerBytes] | None) -> list[str]:
     """What `peers_of` does not have, in words; nothing of a run that did not count peers."""
     if not rank.files[IO_PEERS]:
         return []
-    said = [f"bytes {way}, by peer: {why}" for way, why in _unseen(run).items()]
+    unseen = _unseen(run)
+    said = [f"bytes {way}, by peer: {why}" for way, why in unseen.items()]
     if found is None or not run.info.get("summary"):
         return said
-    for way in _WAYS.keys() - _unseen(run).keys():
-        missing = np.nansum(rank.metric(f"net/{way}_bytes")) - sum(
-            one[f"{way}_bytes"] for one in found
-        )
-        if missing > 0:
+    sums = {
+        "sent": sum(one["sent_bytes"] or 0 for one in found),
+        "received": sum(one["received_bytes"] or 0 for one in found),
+    }
+    for way, known in sums.items():
+        missing = np.nansum(rank.metric(f"net/{way}_bytes")) - known
+        if way not in unseen and missing > 0:
             said.append(f"{size(missing)} {way}, of which no peer is known")
     return said
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.straggler_parts import LongerPart, longer, told
 from trainobs.analysis.stragglers import (
     MIN_STEPS,
     SHARE,
@@ -20,7 +21,6 @@ from trainobs.core.records import SETUP
 from trainobs.replay.trace import COVERAGE
 from trainobs.runlog.rank import RankLog
 
-Row = dict[str, Any]
 Rows = npt.NDArray[np.int64]
 
 _STEP, _BACKWARD, _WAIT = "step/duration_ns", "phase/backward_ns", "ranks/wait_ns"
@@ -29,21 +29,77 @@ COMPARED = (_STEP, _BACKWARD, _WAIT)
 """Metrics that are looked at."""
 
 
-def compare(ranks: Mapping[int, RankLog], world_size: int) -> dict[str, Any]:
+class RankRow(TypedDict):
+    """What is told of one rank; None where unknown.
+
+    Attributes:
+        host, has_ended, steps: see `RankLog`; `steps` without what came before the first.
+        p50_ns, p95_ns, mean_ns: of the step; the mean without the first.
+        backward_ns: the mean.
+        wait_ns: the mean, as the rank's own kernel counted it.
+        most_ratio, arrival_wait_ns, held_up_ns: by arrival at the collectives: see `Lateness`.
+    """
+
+    host: str | None
+    has_ended: bool
+    steps: int
+    p50_ns: float | None
+    p95_ns: float | None
+    mean_ns: float | None
+    backward_ns: float | None
+    wait_ns: float | None
+    most_ratio: float | None
+    arrival_wait_ns: float | None
+    held_up_ns: float | None
+
+
+class Answer(TypedDict):
+    """Whether one rank makes the others wait.
+
+    Attributes:
+        known: whether that can be told.
+        by: "arrival" or "waiting"; None where it cannot.
+        rank: the straggler; None if nobody is one.
+        steps: that were compared.
+    """
+
+    known: bool
+    by: str | None
+    rank: int | None
+    steps: int
+
+
+class Straggler(Answer, total=False):
+    """The same with what there is to tell of it.
+
+    Attributes:
+        why: it cannot be told.
+        held_up_ns, share, most_ratio: of a straggler: what it costs the others in a step, also as a
+            share of the step; and, by arrival, of how many steps. `most_ratio` as in `Lateness`.
+        longer, because: what it takes longer for, also in words; None where nothing is found.
+    """
+
+    why: str
+    held_up_ns: float
+    share: float
+    most_ratio: float
+    longer: LongerPart | None
+    because: str | None
+
+
+class Compared(TypedDict):
+    """All ranks, by number; and who the others wait for, None of a single rank."""
+
+    ranks: dict[int, RankRow]
+    straggler: Straggler | None
+
+
+def compare(ranks: Mapping[int, RankLog], world_size: int) -> Compared:
     """Steps and waits of every rank, and who made whom wait.
 
     Args:
         ranks: those whose logs are at hand.
         world_size: how many the job has; of one that is not here nobody knows who waits for it.
-
-    Returns:
-        `ranks`: rank -> `host`, `has_ended`, `steps`, `p50_ns`, `p95_ns` and `mean_ns` (without the
-        first) of the step, mean of `backward_ns` and of `wait_ns` (as the rank's own kernel counted
-        it), and by arrival at the collectives `most_ratio`, `arrival_wait_ns` and `held_up_ns`;
-        None where unknown.
-        `straggler`: None for a single rank; else `known`, whether it can be told, and `why` not;
-        `by` ("arrival" or "waiting"); `rank`, None if nobody is one; `steps` compared; and of the
-        straggler `held_up_ns`, `share` of the step and `most_ratio`.
     """
     rows = {number: _row(log) for number, log in ranks.items()}
     trained = [number for number, row in rows.items() if row["steps"]]
@@ -53,15 +109,22 @@ def compare(ranks: Mapping[int, RankLog], world_size: int) -> dict[str, Any]:
         return {"ranks": rows, "straggler": _unknown(_JOBS)}
     if missing := max(0, world_size - len(trained)):
         return {"ranks": rows, "straggler": _unknown(_MISSING.format(missing, world_size))}
-    times = [rows[number]["p50_ns"] for number in trained]
-    step_ns = 0.0 if None in times else float(np.median(times))
+    times = [ns for number in trained if (ns := rows[number]["p50_ns"]) is not None]
+    step_ns = float(np.median(times)) if len(times) == len(trained) else 0.0
     if not step_ns:
         return {"ranks": rows, "straggler": _unknown(_UNTIMED)}
     found = _by_arrival(ranks, rows, trained, step_ns)
     if found["rank"] is None:
         waiting = _by_waiting(ranks, rows, trained, step_ns, found.get("why"))
         found = waiting if not found["known"] or _is_news(waiting, rows, trained) else found
-    return {"ranks": rows, "straggler": _of_steps(rows, found)}
+    if found["rank"] is not None:
+        _explain(found, found["rank"], ranks, rows)
+    return {"ranks": rows, "straggler": found}
+
+
+def waited_ns(row: RankRow) -> float | None:
+    """What a rank waited in a step: as its kernel counted it, else by arrival."""
+    return row["arrival_wait_ns"] if row["wait_ns"] is None else row["wait_ns"]
 
 
 class CommonSteps(NamedTuple):
@@ -125,19 +188,24 @@ _WENT_ON = "a rank came early to collectives and went on"
 _UNMEASURED = "and not every rank knows how long it waited"
 
 
-def _unknown(why: str) -> Row:
+def _unknown(why: str) -> Straggler:
     return {"known": False, "why": why, "by": None, "rank": None, "steps": 0}
 
 
-def _of_steps(rows: Mapping[int, Row], found: Row) -> Row:
-    """With the share of the mean step: where ranks meet in some steps only, others are short."""
-    if found["rank"] is not None:
-        means = [row["mean_ns"] for row in rows.values() if row["mean_ns"] is not None]
-        found["share"] = found["held_up_ns"] / float(np.median(means))
-    return found
+def _explain(
+    found: Straggler, late: int, ranks: Mapping[int, RankLog], rows: Mapping[int, RankRow]
+) -> None:
+    """Add what the straggler costs of a step, and what it takes longer for."""
+    # Of the mean step: where ranks meet in some steps only, others are short.
+    means = [row["mean_ns"] for row in rows.values() if row["mean_ns"] is not None]
+    found["share"] = found["held_up_ns"] / float(np.median(means))
+    waits = {rank: waited_ns(row) for rank, row in rows.items() if rank != late and row["steps"]}
+    other = max(waits, key=lambda rank: waits[rank] or 0.0)
+    found["longer"] = longer(ranks[late], ranks[other], found["held_up_ns"])
+    found["because"] = found["longer"] and told(found["longer"], other)
 
 
-def _row(log: RankLog) -> Row:
+def _row(log: RankLog) -> RankRow:
     training = log.step() != SETUP
     read = log.metrics(COMPARED)
     steps, backward, wait = (column[training] for column in read.values())
@@ -164,8 +232,11 @@ def _mean(values: npt.NDArray[np.float64]) -> float | None:
 
 
 def _by_arrival(
-    ranks: Mapping[int, RankLog], rows: Mapping[int, Row], trained: Sequence[int], step_ns: float
-) -> Row:
+    ranks: Mapping[int, RankLog],
+    rows: Mapping[int, RankRow],
+    trained: Sequence[int],
+    step_ns: float,
+) -> Straggler:
     """Not known where arrivals do not tell, or do not go with how long ranks slept."""
     if len({ranks[number].host for number in trained}) > 1 or not rows[trained[0]]["host"]:
         return _unknown(_CLOCKS)
@@ -183,11 +254,11 @@ def _by_arrival(
         rows[number]["most_ratio"] = late["most_ratio"][index]
         rows[number]["arrival_wait_ns"] = late["wait_ns"][index]
         rows[number]["held_up_ns"] = late["held_up_ns"][index]
-    found: Row = {"known": True, "by": "arrival", "rank": None, "steps": late["steps"]}
-    if late["straggler"] is not None:
-        number = trained[late["straggler"]]
-        found |= {name: rows[number][name] for name in ("held_up_ns", "most_ratio")}
-        found["rank"] = number
+    found: Straggler = {"known": True, "by": "arrival", "rank": None, "steps": late["steps"]}
+    if (worst := late["straggler"]) is not None:
+        found["held_up_ns"] = late["held_up_ns"][worst]
+        found["most_ratio"] = late["most_ratio"][worst]
+        found["rank"] = trained[worst]
     return found
 
 
@@ -201,29 +272,29 @@ def _clocks_differ(clocks_ns: Sequence[int | None], step_ns: float) -> bool:
     return bool(known) and max(known) - min(known) > max(_READING_NS, _APART_RATIO * step_ns)
 
 
-def _is_news(waiting: Row, rows: Mapping[int, Row], trained: Sequence[int]) -> bool:
+def _is_news(waiting: Straggler, rows: Mapping[int, RankRow], trained: Sequence[int]) -> bool:
     """Whether ranks wait for one in what no record of all ranks tells, as messages between two."""
     if waiting["rank"] is None:
         return False
-    told = min(rows[number]["arrival_wait_ns"] for number in trained if number != waiting["rank"])
-    return bool(told < COVERAGE * waiting["held_up_ns"])
+    others = (rows[number]["arrival_wait_ns"] for number in trained if number != waiting["rank"])
+    return min(ns or 0.0 for ns in others) < COVERAGE * waiting["held_up_ns"]
 
 
 def _by_waiting(
     ranks: Mapping[int, RankLog],
-    rows: Mapping[int, Row],
+    rows: Mapping[int, RankRow],
     trained: Sequence[int],
     step_ns: float,
     why: str | None,
-) -> Row:
+) -> Straggler:
     """By the means of steps, and by their medians: a rank that stalls once is no straggler.
 
     `why` is why arrivals do not tell.
     """
-    waits = [rows[number]["wait_ns"] for number in trained]
-    if None in waits:
+    waits = [ns for number in trained if (ns := rows[number]["wait_ns"]) is not None]
+    if len(waits) < len(trained):
         return _unknown(f"{why}, {_UNMEASURED}")
-    found: Row = {"known": True, "by": "waiting", "rank": None, "steps": 0}
+    found: Straggler = {"known": True, "by": "waiting", "rank": None, "steps": 0}
     index = by_waiting(waits, step_ns)
     if index is None:
         return found
@@ -235,7 +306,7 @@ def _by_waiting(
         return _unknown(_FEW if None in together else _APART)
     pairs = [_waited_more(late, other, one) for other, one in zip(others, common, strict=True)]
     if min(median for _, median in pairs) >= SHARE * step_ns:
-        found |= {"rank": trained[index], "held_up_ns": min(mean for mean, _ in pairs)}
+        found["rank"], found["held_up_ns"] = trained[index], min(mean for mean, _ in pairs)
     return found
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -30,6 +30,116 @@ BUDGETS = (0.001, 0.01, 0.1, 0.5)
 DRIFT_BUDGET = 0.1
 
 
+class Bounds(TypedDict):
+    """A number between bounds at 95 %; None where unknown."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class InputShare(Bounds):
+    """The same of inputs, and how many were sampled."""
+
+    inputs: int
+
+
+class LookupShare(TypedDict):
+    """A share of lookups, between bounds; None where unknown."""
+
+    low: float | None
+    high: float | None
+
+
+class Law(TypedDict):
+    """Zipf's law of a table.
+
+    Attributes:
+        exponent, low, high: with bounds at 95 %; None where unknown.
+        row_count: rows that it is of.
+        count_min: lookups that each of these has, at least.
+        why: it is not known, where the counted steps do not stand for the others.
+    """
+
+    exponent: float | None
+    low: float | None
+    high: float | None
+    row_count: int
+    count_min: int
+    why: str | None
+
+
+class TableSkew(TypedDict):
+    """How unevenly the rows of one table are looked up.
+
+    Attributes:
+        lookup_count: that the counts are of.
+        outside_count: of no row of the table.
+        error_count: by which a count may be too low.
+        served: share of rows -> share of the lookups counted of the hottest.
+        working_set: share of these -> fewest rows that serve it; None where unknown.
+        zipf: see there.
+    """
+
+    lookup_count: int
+    outside_count: int
+    error_count: int
+    served: dict[str, LookupShare]
+    working_set: dict[str, float | None]
+    zipf: Law
+
+
+class Budget(TypedDict):
+    """What the hottest rows over all tables serve within some bytes.
+
+    Attributes:
+        budget_bytes: so many.
+        holds_rows: whether a row of every table fits.
+        table_ratio: of the bytes of all tables.
+        lookup_ratio, lookups: of the lookups, and its bounds.
+        all_hot: of the sampled inputs, those all of whose lookups they serve; None without any.
+        why: one of them is not known, as `trainobs.access.hot.ServedShares` has it.
+    """
+
+    budget_bytes: int
+    holds_rows: bool
+    table_ratio: float
+    lookup_ratio: float | None
+    lookups: Bounds
+    all_hot: InputShare | None
+    why: str | None
+
+
+class HotBudget(TypedDict):
+    """The share of the lookups counted that any rows serve in so many bytes, weights alone."""
+
+    budget_bytes: int
+    at_most_ratio: float | None
+
+
+Drift = TypedDict("Drift", {"from": int, "to": int, "value": float, "low": float, "high": float})
+"""What hot rows of epoch `from` lose in epoch `to`: see `trainobs.access.hot.drift`."""
+
+
+class Skew(TypedDict):
+    """Skew of each table, and of all together.
+
+    Attributes:
+        of_some_steps: whether others, that looked rows up too, were not counted: then all rows of
+            the working set are at least so many, and what `served` has is at most so much.
+        tables: by name.
+        budgets: for hot rows.
+        hot_bytes: the same for the bytes of the run's own hot rows; None without any.
+        drift: for each pair of epochs.
+    """
+
+    of_some_steps: bool
+    tables: dict[str, TableSkew]
+    budgets: list[Budget]
+    hot_bytes: HotBudget | None
+    drift: list[Drift]
+
+
 def load_counts(run_dir: Path) -> AccessCounts | None:
     """The access counts of all ranks together; None where there are none.
 
@@ -43,33 +153,13 @@ def load_counts(run_dir: Path) -> AccessCounts | None:
 
 def skew(
     counts: AccessCounts, tables: Sequence[EmbeddingTable], hot_bytes: int | None = None
-) -> dict[str, Any]:
+) -> Skew:
     """Skew of each table, and of all together.
 
     Args:
         counts: of the run.
         tables: of the model.
         hot_bytes: what the model's hot rows take; None if it has none.
-
-    Returns:
-        `tables`: name -> `lookup_count` (that the counts are of), `outside_count`, `error_count`
-        (by which a count may be too low), `served`: share of rows -> share of the lookups counted
-        of the hottest (`low`, `high`), `working_set`: share of these -> fewest `rows` that serve
-        it, and `zipf` (`exponent`, `low`, `high` at 95 %, `row_count`, `count_min`, and `why` it is
-        not known, where the counted steps do not stand for the others).
-        `budgets`: for each, `budget_bytes`, whether a row of every table fits (`holds_rows`), its
-        `table_ratio` of all bytes, and what the hottest
-        rows over all tables serve within it: `lookup_ratio`, with its bounds in `lookups`, and
-        `all_hot` of the sampled inputs (`value`, `low`, `high` at 95 %, `inputs`), and `why` one of
-        them is not known, as `trainobs.access.hot.ServedShares` has it.
-        `of_some_steps`: whether others, that looked rows up too, were not counted: then all rows of
-        the working set are at least so many, and what `served` has is at most so much.
-        `hot_bytes`: for a budget of so many bytes (`budget_bytes`), of which rows take their
-        weights alone, the `at_most_ratio` of the lookups counted that any rows serve; None without
-        hot rows.
-        `drift`: for each pair of epochs `from`, `to`, `value`, `low`, `high`: see
-        `trainobs.access.hot.drift`.
-        What is unknown is None.
     """
     known = {table.name: table for table in tables if table.name in counts.tables}
     # What takes no bytes takes no part in a budget.
@@ -90,7 +180,7 @@ def skew(
     }
 
 
-def _of_table(counts: AccessCounts, name: str) -> dict[str, Any]:
+def _of_table(counts: AccessCounts, name: str) -> TableSkew:
     spectrum = counts.spectrum(name)
     served = served_share(spectrum, np.array(HOTTEST) * spectrum.row_count)
     together = lookups_together(counts, name)
@@ -124,7 +214,7 @@ def _why_no_law(together: float) -> str | None:
 
 def _of_budget(
     counts: AccessCounts, row_bytes: Mapping[str, int], ratio: float, budget_bytes: int
-) -> dict[str, Any]:
+) -> Budget:
     served = served_by_hot_rows(counts, row_bytes, budget_bytes)
     return {
         "budget_bytes": budget_bytes,
@@ -139,25 +229,29 @@ def _of_budget(
     }
 
 
-def _drift(
-    counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int
-) -> list[dict[str, Any]]:
+def _drift(counts: AccessCounts, row_bytes: Mapping[str, int], budget_bytes: int) -> list[Drift]:
     if row_bytes.keys() != counts.tables.keys():
         return []
-    found = []
+    found: list[Drift] = []
     for (one, before), (other, after) in pairwise(sorted(counts.inputs().items())):
         by_steps = counts.is_of_some_steps
         loss = drift(before, after, counts.tables, row_bytes, budget_bytes, by_steps=by_steps)
         if not math.isnan(loss.value):
-            found.append({"from": one, "to": other, **_interval(loss)})
+            value, low, high = (round(float(bound), 12) for bound in loss)
+            found.append({"from": one, "to": other, "value": value, "low": low, "high": high})
     return found
 
 
-def _interval(interval: Interval) -> dict[str, float | None]:
+def _interval(interval: Interval) -> Bounds:
     # To twelve digits: a bound that is 0 comes out of the formula as something like 1e-20.
-    bounds = {name: _number(getattr(interval, name)) for name in ("value", "low", "high")}
-    return {name: bound if bound is None else round(bound, 12) for name, bound in bounds.items()}
+    return {
+        "value": _number(interval.value, 12),
+        "low": _number(interval.low, 12),
+        "high": _number(interval.high, 12),
+    }
 
 
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _number(value: float, digits: int | None = None) -> float | None:
+    if not math.isfinite(value):
+        return None
+    return float(value) if digits is None else round(float(value), digits)

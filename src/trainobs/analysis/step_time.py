@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isnan
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,11 @@ import numpy.typing as npt
 from trainobs.core.catalogue.named import named_phase
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
+from trainobs.verdict.facts import Facts
 from trainobs.verdict.metric_names import LOADER, NAMED, PHASES, SPLIT, START, STEP, WAITED_OFF_CPU
 from trainobs.verdict.parts import parts_of
 from trainobs.verdict.summed_steps import SummedSteps
-from trainobs.verdict.verdict import Facts, VerdictKind
+from trainobs.verdict.verdict import VerdictKind
 
 TAKING = "loader/taking_ns"
 """What taking over any batch costs the training thread: verdicts do not call it waiting."""
@@ -25,22 +26,56 @@ LONG_SHARE, LONG_TIMES = 0.1, 2.0
 first step is told of, though all numbers are without it: a compiler, workers, caches."""
 
 
-def step_time(rank: RankLog, summed: SummedSteps, facts: Facts) -> dict[str, Any] | None:
+class FirstStep(TypedDict):
+    """The step that others are told without.
+
+    Attributes:
+        first_is_out: whether it is left out.
+        first_ns, first_share: what it took, also of the time of all; None where unknown.
+        first_is_long: whether that is worth telling.
+    """
+
+    first_is_out: bool
+    first_ns: float | None
+    first_share: float | None
+    first_is_long: bool
+
+
+class StepTime(FirstStep):
+    """How long a step took.
+
+    Attributes:
+        steps: how many it is of.
+        mean_ns, p95_ns, max_ns: of these.
+        parts: metric of a phase -> its time in a step, over all of these steps, with the part of
+            the wait for the loader that is `TAKING` by itself, if that is known. What is unknown in
+            all steps is left out.
+        waited: the same of what the loader was waited for, where that is known; a step that does
+            not know it leaves its wait unexplained.
+    """
+
+    steps: int
+    mean_ns: float
+    p95_ns: float
+    max_ns: float
+    parts: dict[str, float]
+    waited: dict[str, float]
+
+
+class NewestStep(TypedDict):
+    """The last step of a log: its number, and when it ended, since 1970; None where unknown."""
+
+    number: int
+    wall_ns: int | None
+
+
+def step_time(rank: RankLog, summed: SummedSteps, facts: Facts) -> StepTime | None:
     """How long a step took; None where no step was timed.
 
     Args:
         rank: the rank.
         summed: its steps, as verdicts take them.
         facts: of the run.
-
-    Returns:
-        `steps` that it is of; `first_is_out`, whether the first is left out; `first_ns` and
-        `first_share`, what that one took, also of the time of all, and `first_is_long`, whether
-        that is worth telling; `mean_ns`, `p95_ns` and `max_ns`; `parts`: metric of a phase -> its
-        time in a step, over all of these steps, with the part of the wait for the loader that is
-        `TAKING` by itself, if that is known; `waited`: the same of what the loader was waited for,
-        where that is known; a step that does not know it leaves its wait unexplained. What is
-        unknown in all steps is left out.
     """
     if not len(summed):
         return None
@@ -61,7 +96,7 @@ def step_time(rank: RankLog, summed: SummedSteps, facts: Facts) -> dict[str, Any
     }
 
 
-def _first(left_out: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -> dict[str, Any]:
+def _first(left_out: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -> FirstStep:
     """What the step took that is left out, if one is and it was timed."""
     took = float(left_out[0]) if left_out.size and np.isfinite(left_out[0]) else None
     share = None if took is None else took / max(1.0, took + float(others.sum()))
@@ -83,8 +118,8 @@ def _parts(mean: Mapping[str, float], facts: Facts) -> dict[str, float]:
     return parts
 
 
-def newest_step(rank: RankLog, info: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The last step of the log: its `number`, and `wall_ns`, when it ended, since 1970 or None."""
+def newest_step(rank: RankLog, info: Mapping[str, Any]) -> NewestStep | None:
+    """The last step of the log; None where there is none."""
     steps = rank.step()
     if not steps.size or steps[-1] == SETUP:
         return None

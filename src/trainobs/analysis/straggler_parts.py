@@ -6,7 +6,7 @@ Its own verdict does not tell: what takes most of its step may take as much of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -37,17 +37,27 @@ _ON_CPU = "on a CPU"
 _NAMES = (STEP, _OFF, *dict.fromkeys(name for names in PARTS.values() for name in names))
 
 
-def longer(late: RankLog, other: RankLog, held_up_ns: float) -> dict[str, Any] | None:
+class LongerPart(TypedDict):
+    """What a rank that is late takes longer for.
+
+    Attributes:
+        part: in words.
+        ns: what it takes in a step, in the median, as a rank that stalls once is no straggler.
+        other_ns: the same of a rank that waits for it.
+    """
+
+    part: str
+    ns: float
+    other_ns: float
+
+
+def longer(late: RankLog, other: RankLog, held_up_ns: float) -> LongerPart | None:
     """The part of a step that explains most of why a rank is late; None if none does.
 
     Args:
         late: the rank that others wait for.
         other: one that waits.
         held_up_ns: how long they wait for it in a step.
-
-    Returns:
-        `part`, in words; `ns`, what it takes in a step of the rank that is late, in the median, as
-        a rank that stalls once is no straggler; `other_ns`, the same of the other.
     """
     own, others = _parts(late), _parts(other)
     more = {part: own[part] - others[part] for part in own if part in others}
@@ -57,7 +67,7 @@ def longer(late: RankLog, other: RankLog, held_up_ns: float) -> dict[str, Any] |
     return {"part": part, "ns": own[part], "other_ns": others[part]}
 
 
-def told(found: Mapping[str, Any], other: int) -> str:
+def told(found: LongerPart, other: int) -> str:
     """The same in words, beside the number of the other rank."""
     there = f"{duration(found['other_ns'])} on rank {other}"
     return f"{found['part']} {duration(found['ns'])} a step, and {there}"

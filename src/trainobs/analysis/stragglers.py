@@ -7,7 +7,7 @@ that is where the others wait for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +55,25 @@ def meetings(arrivals: Sequence[Arrivals]) -> Longs:
     return met
 
 
-def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> dict[str, Any] | None:
+class Lateness(TypedDict):
+    """Who held up whom; lists have a value for each rank.
+
+    Attributes:
+        steps: with meetings.
+        most_ratio: of these, in which nobody was waited for longer.
+        wait_ns: that it waited for the last one in a step, the mean.
+        held_up_ns: that the next to last one waited for it in a step.
+        straggler: index of the rank that is one; None if none is.
+    """
+
+    steps: int
+    most_ratio: list[float]
+    wait_ns: list[float]
+    held_up_ns: list[float]
+    straggler: int | None
+
+
+def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> Lateness | None:
     """Who held up whom, from `meetings`.
 
     Who held up whom goes by medians over steps with meetings, since a rank that stalls once is no
@@ -67,10 +85,7 @@ def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> dict[str, Any] | N
         step_ns: median length of a step.
 
     Returns:
-        None if there were too few. Else the `steps` with meetings; for each rank `held_up_ns` that
-        the next to last waited for it in a step, `wait_ns` that it waited for the last, a mean, and
-        `most_ratio` of the steps in which nobody was waited for longer; and the `straggler`, None
-        if no rank is one.
+        None if there were too few.
     """
     step_of = np.searchsorted(starts_ns, met.min(axis=1, initial=np.iinfo(np.int64).max), "right")
     met, step_of = met[step_of > 0], step_of[step_of > 0]
@@ -98,7 +113,7 @@ def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> dict[str, Any] | N
     }
 
 
-def too_long(late: Mapping[str, Any], slept_ns: Sequence[float | None], step_ns: float) -> bool:
+def too_long(late: Lateness, slept_ns: Sequence[float | None], step_ns: float) -> bool:
     """Whether a rank waited longer by `lateness` than it slept in collectives.
 
     Who goes on behind a collective, and comes back when the last has come to it, waited for nobody.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.metric_statistics import Statistics
 from trainobs.core.catalogue.embeddings import EMBEDDINGS, QUOTIENTS, field_of, labelled
 from trainobs.core.embedding_table import LOOKUP_FIELDS
 from trainobs.core.lookup_sums import LookupSums
@@ -16,7 +14,6 @@ from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 
 Floats = npt.NDArray[np.float64]
-Statistics = dict[str, "float | int | str | None"]
 
 
 class TableLookups:
@@ -44,9 +41,8 @@ class TableLookups:
         first = int(steps[steps != SETUP].min(initial=np.iinfo(steps.dtype).max))
         columns, begin = ("step", "table", "sampled", *LOOKUP_FIELDS), SETUP + 1
         for part in rank.lookups(columns) if are_whole else ():
-            if is_part and len(
-                part["step"]
-            ):  # of the first step in it some rows may be in the file before
+            if is_part and len(part["step"]):
+                # Of the first step in it some rows may be in the file before.
                 begin, is_part = max(first, int(part["step"].min()) + 1), False
             training = part["step"] >= begin
             rows = {name: column[training] for name, column in part.items()}
@@ -83,21 +79,19 @@ class TableLookups:
         names = [table.name for table in self._rank.tables]
         found = {}
         for metric in EMBEDDINGS:
-            whole = self._whole(metric)
+            totals, means = self._whole(metric)
             for index, values in enumerate(self._values(metric)):
-                found[labelled(metric, names[index])] = {
-                    "unit": metric.unit,
-                    **{key: _number(column[index]) for key, column in whole.items()},
-                    **_spread(values),
-                }
+                total, mean = _number(totals[index]), _number(means[index])
+                found[labelled(metric, names[index])] = _told(metric.unit, total, mean, values)
         return found
 
-    def _whole(self, metric: Metric) -> Mapping[str, Floats]:
+    def _whole(self, metric: Metric) -> tuple[Floats, Floats]:
+        """The sum and the mean for each table."""
         if metric.name in QUOTIENTS:
             ratio = self.sums.ratio(metric.name)
-            return {"sum": np.full(len(ratio), np.nan), "mean": ratio}
+            return np.full(len(ratio), np.nan), ratio
         field = field_of(metric)
-        return {"sum": self.sums.total(field), "mean": self.sums.mean(field, self.step_count)}
+        return self.sums.total(field), self.sums.mean(field, self.step_count)
 
     def _values(self, metric: Metric) -> list[Floats]:
         """Values of a metric in the steps in which it is known, for each table."""
@@ -114,11 +108,12 @@ class TableLookups:
         return [np.concatenate(parts) for parts in values]
 
 
-def _spread(values: Floats) -> dict[str, Any]:
-    if not values.size:
-        return {"p50": None, "p95": None, "max": None}
-    p50, p95 = np.percentile(values, (50, 95))
-    return {"p50": float(p50), "p95": float(p95), "max": float(values.max())}
+def _told(unit: str, total: float | None, mean: float | None, values: Floats) -> Statistics:
+    p50, p95, most = None, None, None
+    if values.size:
+        p50, p95 = np.percentile(values, (50, 95)).tolist()
+        most = float(values.max())
+    return {"unit": unit, "sum": total, "mean": mean, "p50": p50, "p95": p95, "max": most}
 
 
 def _number(value: np.float64) -> float | int | None:

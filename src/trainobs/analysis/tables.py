@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from trainobs.analysis.hot_rows import all_hot_bytes
-from trainobs.analysis.lookup_time import explained
-from trainobs.analysis.skew import load_counts, skew
+from trainobs.analysis.lookup_time import ByBytes, explained
+from trainobs.analysis.skew import Skew, load_counts, skew
 from trainobs.analysis.table_lookups import TableLookups
 from trainobs.core.errors import AccessCountsError
 from trainobs.core.records import SETUP
@@ -18,16 +18,35 @@ from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import COUNTS_DIR
 
 
-def embeddings(run: RunLog, rank: RankLog, lookups: TableLookups) -> dict[str, Any] | None:
-    """What is told of the embedding tables beside their metrics; None for a model without any.
+class LookupTime(TypedDict):
+    """Of a step, the time in the modules that look up, also as a share; None if not measured."""
 
-    Returns:
-        `state`: "on", or why counting ended; `tables`: what is true of each; `steps` and of these
-        `sampled_steps`, of which ids were taken; `time`: of a step, `forward_ns` in the modules
-        that look up and `forward_ratio` of the step, None where that was not measured, and
-        `by_bytes`: see `lookup_time.explained`; `skew`: see `skew.skew`, of all ranks together, or
-        None.
+    forward_ns: float | None
+    forward_ratio: float | None
+    by_bytes: ByBytes
+
+
+class Embeddings(TypedDict):
+    """What is told of the embedding tables beside their metrics.
+
+    Attributes:
+        state: "on", or why counting ended.
+        tables: what is true of each: the fields of `EmbeddingTable`.
+        steps, sampled_steps: how many, and of these those of which ids were taken.
+        time: see there.
+        skew: of all ranks together, where rows were counted.
     """
+
+    state: str | None
+    tables: list[dict[str, Any]]
+    steps: int
+    sampled_steps: int
+    time: LookupTime
+    skew: Skew | None
+
+
+def embeddings(run: RunLog, rank: RankLog, lookups: TableLookups) -> Embeddings | None:
+    """What is told of the embedding tables beside their metrics; None for a model without any."""
     if not rank.tables:
         return None
     return {
@@ -40,7 +59,7 @@ def embeddings(run: RunLog, rank: RankLog, lookups: TableLookups) -> dict[str, A
     }
 
 
-def _skew(run: RunLog, rank: RankLog, lookups: TableLookups) -> dict[str, Any] | None:
+def _skew(run: RunLog, rank: RankLog, lookups: TableLookups) -> Skew | None:
     try:
         counts = load_counts(run.path)
     except AccessCountsError as error:
@@ -54,7 +73,7 @@ def _skew(run: RunLog, rank: RankLog, lookups: TableLookups) -> dict[str, Any] |
     return skew(counts, rank.tables, hot_bytes)
 
 
-def _time(rank: RankLog, lookups: TableLookups) -> dict[str, Any]:
+def _time(rank: RankLog, lookups: TableLookups) -> LookupTime:
     """Each table's time is known in other steps, perhaps; the sum is that of their means."""
     forward_ns = lookups.forward_ns()
     step_ns = rank.metric("step/duration_ns")[rank.step() != SETUP]

@@ -11,9 +11,9 @@ from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
 from trainobs.verdict import metric_names as names
+from trainobs.verdict.facts import facts_from
 from trainobs.verdict.replayable import why_no_replay
 from trainobs.verdict.summed_steps import SummedSteps
-from trainobs.verdict.verdict import facts_from
 
 NOTHING: Mapping[str, str] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,26 +19,64 @@ from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
 from trainobs.verdict.batch_columns import first_of, known_of
+from trainobs.verdict.facts import Facts, facts_from
 from trainobs.verdict.metric_names import BATCH_NEEDED, INPUTS, LOADER, NAMED, STEP
 from trainobs.verdict.rules import judge, judge_by
 from trainobs.verdict.sentence import lines, notes, sentence
 from trainobs.verdict.summed_steps import StepInputs, SummedSteps
-from trainobs.verdict.verdict import Facts, Verdict, facts_from
+from trainobs.verdict.verdict import Verdict
 
 _WAIT = "ranks/wait_ns"
 
 
-def verdicts(run: RunLog, steps: Steps, replay: Replay | None) -> dict[str, Any]:
+class ToldEvidence(TypedDict):
+    """See `verdict.verdict.Evidence`."""
+
+    metric: str
+    value: float
+    unit: str
+    share: float | None
+
+
+class ToldAdvice(TypedDict):
+    """See `verdict.verdict.Advice`."""
+
+    text: str
+    gain: tuple[float, float | None]
+    change: dict[str, float | bool]
+
+
+class ToldVerdict(TypedDict):
+    """What a report tells of a verdict; in it is all of `Verdict.as_json`.
+
+    Attributes:
+        text: of the report, a list of lines, the first of which is the verdict in a sentence.
+        notes: those of its lines that say what else to know.
+    """
+
+    kind: str | None
+    cause: str | None
+    evidence: list[ToldEvidence]
+    advice: ToldAdvice | None
+    abstained_because: str | None
+    text: list[str]
+    notes: list[str]
+
+
+class ToldVerdicts(TypedDict):
+    """The verdict on all steps, and those on each epoch."""
+
+    run: ToldVerdict
+    epochs: dict[int, ToldVerdict]
+
+
+def verdicts(run: RunLog, steps: Steps, replay: Replay | None) -> ToldVerdicts:
     """Verdicts on one rank of a run.
 
     Args:
         run: its log, which says which rank.
         steps: what `summed_steps` found of that rank.
         replay: the replay of all of them, where there is one.
-
-    Returns:
-        run: the verdict on all steps; epochs: epoch -> verdict; both as `Verdict.as_json` with the
-        `text` of the report, and of that the `notes`.
     """
     facts = _facts(run)
     whole = _told(judge_by(replay, steps.run, facts))
@@ -88,9 +126,8 @@ class AllSteps:
             batches = {name: column[:0] for name, column in batches.items()}
         of_batches = known_of(steps, start_ns, rank.metric(LOADER)[is_taken], batches)
         first_batch: Mapping[str, float] = {}
-        if (
-            is_taken.sum() > 1 and not is_part
-        ):  # only others tell which loader the first one trained with
+        if is_taken.sum() > 1 and not is_part:
+            # Only others tell which loader the first one trained with.
             first_batch = first_of(of_batches)
             of_batches = {name: column[1:] for name, column in of_batches.items()}
             is_taken[is_taken.argmax()] = False
@@ -132,9 +169,9 @@ def _take_by_epoch(
         of_epochs[int(epochs[first])].take(inputs[rows], epochs[rows], steps[rows])
 
 
-def _told(verdict: Verdict) -> dict[str, Any]:
+def _told(verdict: Verdict) -> ToldVerdict:
     told = {"text": [sentence(verdict), *lines(verdict)], "notes": list(notes(verdict))}
-    return verdict.as_json() | told
+    return cast("ToldVerdict", verdict.as_json() | told)
 
 
 def _facts(run: RunLog) -> Facts:

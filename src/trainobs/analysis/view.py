@@ -25,7 +25,7 @@ from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
 from trainobs.analysis.loader_workers import OF_A_BATCH
 from trainobs.analysis.observed import observed_by
 from trainobs.analysis.step_work import work_of
-from trainobs.analysis.summary import summarize
+from trainobs.analysis.summary import Summary, summarize
 from trainobs.analysis.unnamed_reads import OF_DATA, unnamed_bytes
 from trainobs.core.catalogue import METRICS, STEP_METRICS, named_phase_metric
 from trainobs.core.catalogue.named import metric_of_phase, named_phase
@@ -35,9 +35,9 @@ from trainobs.core.labels import TAKING, WITHIN, label_among, label_of
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
+from trainobs.verdict.facts import facts_from
 from trainobs.verdict.metric_names import LOADER, NAMED, PHASES, SPLIT, START, STEP, WAITED_OFF_CPU
 from trainobs.verdict.parts import TAKEN_NS, TAKEN_SHARE
-from trainobs.verdict.verdict import facts_from
 
 PARTS = (*SPLIT, START, *(name for name in PHASES if name != NAMED))
 """Metrics that a step is made of; what the loader was waited for is a part of its wait, and the
@@ -129,16 +129,16 @@ class RunView:
         """
         return cls(RunLog.open(path, rank=rank))
 
-    def piece(self, path: str) -> dict[str, Any]:
+    def piece(self, path: str) -> Mapping[str, object]:
         """The piece of a path, as a dictionary that `json.dumps` takes.
 
         Raises:
             RunLogError: there is no such piece, or a file is damaged.
         """
         kind, *words = path.split("/")
-        pieces: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
+        pieces: dict[str, tuple[Callable[..., Mapping[str, object]], int]] = {
             "head": (self.head, 0),
-            "summary": (lambda: summarize(self.run), 0),
+            "summary": (self.summary, 0),
             "steps": (self._steps, 3),
             "ranks": (self._ranks, 2),
             "lanes": (self._lanes, 1),
@@ -182,7 +182,7 @@ class RunView:
         return {
             "run": str(self.run.path),
             "info": {name: info.get(name) for name in told},
-            "observed_by": observed_by(info),
+            "observed_by": observed_by(info.get("level"), info.get("capabilities")),
             "outcome": (info.get("summary") or {}).get("outcome"),
             "rank": self._rank.rank,
             "steps": len(self._rows),
@@ -196,6 +196,10 @@ class RunView:
             "metrics": {name: self._about(name) for name in self._told_metrics()},
             "lanes": self._rank.files.has(BATCHES),
         }
+
+    def summary(self) -> Summary:
+        """The run in numbers."""
+        return summarize(self.run)
 
     def groups(self) -> tuple[str, ...]:
         """Groups of columns that this run has."""

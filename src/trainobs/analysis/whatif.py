@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from trainobs.analysis import no_steps
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.unknown_batches import Unknown, unreadable_of, why_unknown
 from trainobs.analysis.verdicts import summed_steps
-from trainobs.analysis.would_help import TRIED, told
+from trainobs.analysis.would_help import TRIED, ToldChange, told
 from trainobs.core.errors import TrainobsError
 from trainobs.replay.parsing import examples, parse, parse_together
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
+from trainobs.verdict.facts import facts_from
 from trainobs.verdict.replayable import replay_of
 from trainobs.verdict.summed_steps import SummedSteps
-from trainobs.verdict.verdict import facts_from
 
 CHANGES = dict(examples())
 """An example of each change -> what it means."""
@@ -69,16 +69,28 @@ def predict(run: Path, changes: Mapping[str, float | bool | str]) -> Prediction:
     return replayed(RunLog.open(run)).predict(parse_together(words))
 
 
-def whatif(run: RunLog, words: list[str]) -> dict[str, Any]:
+class WhatIf(TypedDict):
+    """What `trainobs whatif` tells.
+
+    Attributes:
+        run: its directory.
+        step_ns: as measured.
+        fit: of the replay of the run as it was.
+        changes: that were asked for, or tried.
+    """
+
+    run: str
+    step_ns: float
+    fit: float
+    changes: list[ToldChange]
+
+
+def whatif(run: RunLog, words: list[str]) -> WhatIf:
     """What `trainobs whatif` tells.
 
     Args:
         run: the run.
         words: changes, made together; none: some usual ones, each alone.
-
-    Returns:
-        `run`; `step_ns` as measured; `fit`, of the replay of the run as it was; `changes`: for each
-        its words, the least and most `step_ns`, and the `gain`.
 
     Raises:
         TrainobsError: a change is not known, or the run cannot be replayed.

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from trainobs.analysis.unknown_batches import NOTHING, unreadable_of, why_unknown
-from trainobs.analysis.verdicts import Steps, verdicts
+from trainobs.analysis.verdicts import Steps, ToldVerdicts, verdicts
 from trainobs.replay.changes import KNOWN, Change
 from trainobs.replay.parsing import parse
 from trainobs.replay.predict import Prediction, Replay
 from trainobs.replay.trace import FEWEST
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.advice import ABOUT, MADE_ONCE, in_order, is_worth, workers_in_memory
+from trainobs.verdict.facts import Facts, facts_from
 from trainobs.verdict.replayable import FEWEST_STEPS, replay_of, why_no_replay
 from trainobs.verdict.summed_steps import SummedSteps
-from trainobs.verdict.verdict import Facts, facts_from
 
 TRIED = (
     "workers=1",
@@ -38,15 +38,50 @@ TRIED = (
 _SHOWN = 5
 
 
-def judged(run: RunLog, steps: Steps) -> dict[str, Any]:
+class ToldChange(TypedDict):
+    """A change as `whatif` has it: its words, and the least and the most that it is to bring."""
+
+    change: str
+    step_ns: list[float]
+    gain: list[float]
+
+
+class HelpfulChange(ToldChange):
+    """The same with what it means, and with its values as `predict` takes them."""
+
+    means: str
+    values: dict[str, float | bool]
+
+
+class WouldHelp(TypedDict):
+    """The changes that are predicted to help.
+
+    Attributes:
+        changes: the best first.
+        unknown: changes of which nothing is predicted -> why.
+        refused: why there are none, or None.
+        replayed: whether any were tried.
+    """
+
+    changes: list[HelpfulChange]
+    unknown: dict[str, str]
+    refused: str | None
+    replayed: bool
+
+
+class JudgedRun(TypedDict):
+    """What bounds a run, and what would help."""
+
+    verdict: ToldVerdicts
+    would_help: WouldHelp
+
+
+def judged(run: RunLog, steps: Steps) -> JudgedRun:
     """What bounds a run, and what would help, by one replay of it.
 
     Args:
         run: its log.
         steps: of its rank, from `analysis.verdicts.summed_steps`.
-
-    Returns:
-        `verdict`: see `analysis.verdicts.verdicts`; `would_help`: see there.
     """
     replay = replay_of(steps.run, facts_from(run.info))
     unreadable = {} if replay else unreadable_of(run)
@@ -61,21 +96,16 @@ def would_help(
     summed: SummedSteps,
     replay: Replay | None,
     unreadable: Mapping[str, str] = NOTHING,
-) -> dict[str, Any]:
-    """The changes that are predicted to help, the best first.
+) -> WouldHelp:
+    """The changes that are predicted to help and worth advice (`is_worth`), the best first.
+
+    Of numbers of workers it is the fewest that are about as good as the best.
 
     Args:
         info: contents of the `run.json`.
         summed: its steps.
         replay: of these, where there is one.
         unreadable: see `why_unknown`.
-
-    Returns:
-        `changes`: as `whatif` has them, those worth advice (`is_worth`), and of numbers of workers
-        the fewest that are about as good as the best; each with what it `means`, and `values` as
-        `predict` takes them; `unknown`: changes of which nothing is
-        predicted -> why; `refused`: why there are none, or None; `replayed`: whether any were
-        tried.
     """
     facts = facts_from(info)
     if replay is None or replay.refused:
@@ -104,9 +134,9 @@ def _is_told_anyway(info: Mapping[str, Any], summed: SummedSteps) -> bool:
     return len(summed) < FEWEST_STEPS or (len(summed) >= FEWEST and info.get("level") != "ebpf")
 
 
-def _alone(change: Change, replay: Replay, facts: Facts) -> dict[str, Any]:
+def _alone(change: Change, replay: Replay, facts: Facts) -> HelpfulChange:
     kind = KNOWN[change.name]
-    values = {change.name: True if kind.is_switch else change.value}
+    values: dict[str, float | bool] = {change.name: True if kind.is_switch else change.value}
     now = f", now {replay.trace.workers}" if change.name == "workers" else ""
     found = told((change,), replay.predict([change]))
     argument = f" ({kind.argument})" if kind.argument else ""
@@ -134,7 +164,7 @@ def _tried(room: float, replay: Replay) -> list[str]:
     return [word for word in found if replay.can_try(word.partition("=")[0])]
 
 
-def told(changes: tuple[Change, ...], prediction: Prediction) -> dict[str, Any]:
+def told(changes: tuple[Change, ...], prediction: Prediction) -> ToldChange:
     """A prediction, as `whatif` has it."""
     return {
         "change": " ".join(map(str, changes)),

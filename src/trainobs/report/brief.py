@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainobs.analysis.observed import observed_by
+from trainobs.analysis.summary import Summary
+from trainobs.analysis.verdicts import ToldEvidence
 from trainobs.core.labels import PART_OF, label_among
 from trainobs.core.text import counted, duration, gained, measured, percent, printable
 from trainobs.report import brief_lines, sections
@@ -58,7 +60,7 @@ _ROOMS = (_USUAL, _USUAL._replace(evidence=1, changes=2, parts=2), _LITTLE, _LEA
 """The first with which the report is no longer than a screen is taken."""
 
 
-def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> str:
+def render(summary: Summary, now_ns: int, *, is_newest: bool = False) -> str:
     """At most 25 lines of at most 100 columns; what was not measured is left out.
 
     Args:
@@ -83,7 +85,7 @@ def render(summary: dict[str, Any], now_ns: int, *, is_newest: bool = False) -> 
     return "\n".join(cut(printable(line)) for line in lines)
 
 
-def _about_steps(summary: dict[str, Any], room: _Room) -> list[list[str]]:
+def _about_steps(summary: Summary, room: _Room) -> list[list[str]]:
     if not summary["steps"]:
         return [list(sections.no_steps(summary))]
     return [
@@ -94,7 +96,7 @@ def _about_steps(summary: dict[str, Any], room: _Room) -> list[list[str]]:
     ]
 
 
-def _head(summary: dict[str, Any], room: _Room, now_ns: int, is_newest: bool) -> Iterator[str]:
+def _head(summary: Summary, room: _Room, now_ns: int, is_newest: bool) -> Iterator[str]:
     newest = "the newest " if summary["is_part"] else ""
     took = f"{newest}{counted(summary['steps'], 'step')} in {duration(summary['training_ns'])}"
     took = took if summary["steps"] else "no steps"
@@ -113,7 +115,7 @@ def _head(summary: dict[str, Any], room: _Room, now_ns: int, is_newest: bool) ->
     where += f", rank {summary['rank']} of {world_size}" if (world_size or 1) > 1 else ""
     share = own_share(summary)
     cost = "" if share is None else f", which took {share}"
-    by = observed_by(summary)
+    by = observed_by(summary["level"], summary["capabilities"])
     yield from statement(
         f"  {_age(summary, now_ns)}{where}; observed by {by}{cost}", room.statement
     )
@@ -121,15 +123,15 @@ def _head(summary: dict[str, Any], room: _Room, now_ns: int, is_newest: bool) ->
         yield from paragraph(f"process {attached(summary['attached'])}", "  ", "  ")
 
 
-def _age(summary: dict[str, Any], now_ns: int) -> str:
+def _age(summary: Summary, now_ns: int) -> str:
     """How old the newest step of a run is that has not ended, as far as anybody knows."""
-    wall_ns = (summary["newest"] or {}).get("wall_ns")
+    wall_ns = summary["newest"]["wall_ns"] if summary["newest"] else None
     if summary["outcome"] or wall_ns is None or wall_ns > now_ns:
         return ""
     return f"newest step {duration(now_ns - wall_ns)} ago; "
 
 
-def _verdict(summary: dict[str, Any], room: _Room) -> Iterator[str]:
+def _verdict(summary: Summary, room: _Room) -> Iterator[str]:
     verdict = summary["verdict"]["run"]
     why = verdict["abstained_because"]
     told = verdict["text"][0] if verdict["kind"] else f"none ({why})"
@@ -149,31 +151,31 @@ def _verdict(summary: dict[str, Any], room: _Room) -> Iterator[str]:
         yield from statement(f"  {note}", room.statement)
 
 
-def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _in_order(rows: list[ToldEvidence]) -> list[ToldEvidence]:
     """The largest first; what is within another after that one."""
 
-    def key(one: dict[str, Any]) -> tuple[float, bool]:
+    def key(one: ToldEvidence) -> tuple[float, bool]:
         whole = _whole(one, rows)
         return -(whole["share"] or 0.0), whole is not one
 
     return sorted(rows, key=key)
 
 
-def _whole(one: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _whole(one: ToldEvidence, rows: list[ToldEvidence]) -> ToldEvidence:
     """The row that a row is within, itself if there is none."""
     within = PART_OF.get(one["metric"])
     return next((other for other in rows if other["metric"] == within), one)
 
 
-def _would_help(summary: dict[str, Any], room: _Room) -> Iterator[str]:
+def _would_help(summary: Summary, room: _Room) -> Iterator[str]:
     found, advice = summary["would_help"], summary["verdict"]["run"]["advice"]
-    changes = {advice["text"]: advice["gain"]} if advice else {}
+    gains = {advice["text"]: gained(*advice["gain"])} if advice else {}
     for one in found["changes"]:
         if not advice or one["values"].keys() != advice["change"].keys():
-            changes[f"{one['change']}: {one['means']}"] = one["gain"]
-    width = max((_GAIN, *(len(gained(*gain)) for gain in changes.values())))
+            gains[f"{one['change']}: {one['means']}"] = gained(*one["gain"])
+    width = max((_GAIN, *map(len, gains.values())))
     indent = " " * (width + 4)
-    rows = [f"{gained(*gain):<{width}}  {text}" for text, gain in changes.items()]
+    rows = [f"{gain:<{width}}  {text}" for text, gain in gains.items()]
     told = [paragraph(line, "  ", indent) for line in rows]
     if told:
         yield "What would help, as predicted"
@@ -196,7 +198,7 @@ def _whole_ones(told: list[list[str]], most: int) -> Iterator[str]:
         yield from lines
 
 
-def _step(summary: dict[str, Any], room: _Room) -> Iterator[str]:
+def _step(summary: Summary, room: _Room) -> Iterator[str]:
     step = summary["step"]
     if step is None:
         yield "The step: not timed"
@@ -214,7 +216,7 @@ def _step(summary: dict[str, Any], room: _Room) -> Iterator[str]:
         yield part(f"{counted(len(rest), 'other part')}", others, step["mean_ns"])
 
 
-def _missing(summary: dict[str, Any], room: _Room) -> Iterator[str]:
+def _missing(summary: Summary, room: _Room) -> Iterator[str]:
     """What the reader cannot know from the above; where room is scarce in four lines."""
     if found := lost(summary):
         yield from statement(f"Lost: {', '.join(found)}", room.statement)
@@ -240,7 +242,7 @@ def _message(text: str, end: str, most: int) -> list[str]:
     return paragraph(cut(text, room - len(end)) + end)
 
 
-def _more(summary: dict[str, Any]) -> str:
+def _more(summary: Summary) -> str:
     run = shlex.quote(summary["run"])
     lines = (
         f"More: `trainobs report {name} --full`, `--html FILE`, `tensorboard --logdir {name}`"

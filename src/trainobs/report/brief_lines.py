@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from trainobs.analysis.data_reads import HEADERS
+from trainobs.analysis.loader_workers import Loader
 from trainobs.analysis.step_time import TAKING
+from trainobs.analysis.summary import Summary, mean_of
 from trainobs.analysis.unnamed_reads import told_of
 from trainobs.core.labels import SHORT, label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
-from trainobs.report.loaders import DID
+from trainobs.report.loaders import DID, did
 from trainobs.report.rank_rows import late_because, straggler_told, unended
 from trainobs.report.rows import statement
 
@@ -60,7 +61,7 @@ _HELD = (
 )
 
 
-def loader_and_storage(summary: dict[str, Any], most: int) -> Iterator[str]:
+def loader_and_storage(summary: Summary, most: int) -> Iterator[str]:
     """Who made the batches, why they were waited for, and where the data came from.
 
     Args:
@@ -69,21 +70,21 @@ def loader_and_storage(summary: dict[str, Any], most: int) -> Iterator[str]:
     """
     for line in _loader(summary):
         yield from statement(line, most)
-    first = bool(summary["step"]) and summary["step"]["first_is_out"]
-    begin = "Storage, first step included: " if first else "Storage: "
+    step = summary["step"]
+    begin = "Storage, first step included: " if step and step["first_is_out"] else "Storage: "
     for line in _storage(summary):
         yield from statement(begin + line, most)
         begin = "  "
 
 
-def others(summary: dict[str, Any], most: int) -> Iterator[str]:
+def others(summary: Summary, most: int) -> Iterator[str]:
     """What only some runs have, in at most so many lines each."""
     for tell in (_stopped, _checkpoints, _tables, _hot_rows, own_counters.brief, _ranks, _gpu):
         for line in tell(summary):
             yield from statement(line, most)
 
 
-def _stopped(summary: dict[str, Any]) -> Iterator[str]:
+def _stopped(summary: Summary) -> Iterator[str]:
     """How long somebody kept the training from going on, before its first step included."""
     for metric, told in _STOPS:
         stopped = summary["metrics"][metric]["sum"] or 0.0
@@ -91,7 +92,7 @@ def _stopped(summary: dict[str, Any]) -> Iterator[str]:
             yield f"{told} for {duration(stopped)}"
 
 
-def _loader(summary: dict[str, Any]) -> Iterator[str]:
+def _loader(summary: Summary) -> Iterator[str]:
     found, step = summary["loader"], summary["step"]
     if found:
         worked = [counted(found["workers"], "worker")] if found["workers"] else []
@@ -103,9 +104,8 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
         elif found["of_no_step"]:
             made += f"; {quantity(found['batches'])} of known steps"
         made += "" if found["made_ns"] is None else f", {duration(found['made_ns'])} each"
-        did = {label: found[name] for name, label in DID.items()}
         most = 1 if found["of_no_step"] else _CAUSES
-        yield f"Loader: {made}{_shares(': ', did, found['made_ns'], most)}"
+        yield f"Loader: {made}{_shares(': ', did(found), found['made_ns'], most)}"
     waited = step["parts"].get(_WAIT, 0.0) if step else 0.0
     if not step or waited < _NOTABLE * step["mean_ns"]:
         return
@@ -125,9 +125,9 @@ def _loader(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{time}; how its batches were made was not recorded"
 
 
-def _slow_worker(found: Mapping[str, Any] | None) -> Iterator[str]:
+def _slow_worker(found: Loader | None) -> Iterator[str]:
     """The one worker that is slower than all others, if there is one."""
-    if slow := found and found["slow_worker"]:
+    if found and (slow := found["slow_worker"]):
         others = "the others" if found["workers"] > 2 else "the other"
         took, rest = duration(slow["made_ns"]), duration(slow["others_ns"])
         yield f"  worker {slow['worker']} takes {took} a batch, {others} {rest}"
@@ -167,7 +167,7 @@ def _shares(
 LIBAIO = "libaio was used, whose reads and writes are counted only as requests of block devices"
 
 
-def _storage(summary: dict[str, Any]) -> Iterator[str]:
+def _storage(summary: Summary) -> Iterator[str]:
     unnamed, mapped = summary["unnamed_bytes"], summary["mapped_data"]
     below = []
     if unnamed is not None:
@@ -179,7 +179,7 @@ def _storage(summary: dict[str, Any]) -> Iterator[str]:
         yield from _read(summary)
         yield from [_mapped(summary, "some data")] if mapped else []
         below += _slept(summary)
-    if unnamed is None and (hinted := _mean(summary, "cache/hint_bytes")):
+    if unnamed is None and (hinted := mean_of(summary, "cache/hint_bytes")):
         yield f"read-ahead hints brought {size(hinted)} into the page cache a step"
     if summary["has_libaio"]:
         yield LIBAIO
@@ -187,13 +187,13 @@ def _storage(summary: dict[str, Any]) -> Iterator[str]:
         yield "; ".join(below)
 
 
-def _read(summary: dict[str, Any], how: str = "") -> Iterator[str]:
+def _read(summary: Summary, how: str = "") -> Iterator[str]:
     """What calls read of the data, and what that brought into the page cache.
 
     These are two amounts: read-ahead brings in more than is read, and a page that is read piece by
     piece is brought in once.
     """
-    read, calls = _mean(summary, "io/data_read_bytes"), _mean(summary, "io/read_bytes")
+    read, calls = mean_of(summary, "io/data_read_bytes"), mean_of(summary, "io/read_bytes")
     if read and (not how or read >= HEADERS):
         told = f"{size(read)} of data read{how} a step"
         yield told + _past(summary, read) + _brought(summary, read)
@@ -203,38 +203,38 @@ def _read(summary: dict[str, Any], how: str = "") -> Iterator[str]:
         yield "unknown (timing alone)"
 
 
-def _past(summary: dict[str, Any], read: float) -> str:
-    direct = _mean(summary, "io/data_direct_read_bytes")
+def _past(summary: Summary, read: float) -> str:
+    direct = mean_of(summary, "io/data_direct_read_bytes")
     if not direct:
         return ""
     return f", {'all' if direct >= read else size(direct)} of it past the page cache"
 
 
-def _brought(summary: dict[str, Any], read: float) -> str:
+def _brought(summary: Summary, read: float) -> str:
     missed, direct = (
-        _mean(summary, name) for name in ("cache/miss_bytes", "io/data_direct_read_bytes")
+        mean_of(summary, name) for name in ("cache/miss_bytes", "io/data_direct_read_bytes")
     )
     if missed is None or (not missed and (direct or 0.0) >= read):
         return ""
     return f"; reads brought {size(missed) if missed else 'nothing'} into the page cache"
 
 
-def _mapped(summary: dict[str, Any], what: str) -> str:
-    filled = _mean(summary, "cache/fault_fill_bytes")
+def _mapped(summary: Summary, what: str) -> str:
+    filled = mean_of(summary, "cache/fault_fill_bytes")
     told = f"; faults or madvise brought in {size(filled) if filled else 'nothing'}"
     brought = "" if filled is None else f"{told}{' a step' if filled else ''}"
     return f"{what} is mapped{brought}; what is read of a mapping is unknown"
 
 
-def _slept(summary: dict[str, Any]) -> list[str]:
-    stall = _mean(summary, "cache/read_stall_ratio")
-    if not stall or stall < _LEAST or not _mean(summary, "io/data_read_bytes"):
+def _slept(summary: Summary) -> list[str]:
+    stall = mean_of(summary, "cache/read_stall_ratio")
+    if not stall or stall < _LEAST or not mean_of(summary, "io/data_read_bytes"):
         return []
     return [f"reads of data slept {percent(stall)} of their time"]
 
 
-def _devices(summary: dict[str, Any]) -> Iterator[str]:
-    read, written = _mean(summary, "block/read_bytes"), _mean(summary, "block/write_bytes")
+def _devices(summary: Summary) -> Iterator[str]:
+    read, written = mean_of(summary, "block/read_bytes"), mean_of(summary, "block/write_bytes")
     parts = [f"{size(read)} read from"] if read else []
     parts += [f"{size(written)} written to"] if written else []
     if not parts:
@@ -247,14 +247,13 @@ def _devices(summary: dict[str, Any]) -> Iterator[str]:
         yield f"p99 of {number} in the run {duration(latency['p99_ns'])}"
 
 
-def _checkpoints(summary: dict[str, Any]) -> Iterator[str]:
+def _checkpoints(summary: Summary) -> Iterator[str]:
     found = summary["checkpoints"]
-    known = [one for one in found if one["blocking_ns"] is not None]
     if not found:
         return
     told = f"Checkpoints: {len(found)}"
-    if known:
-        longest = max(known, key=lambda one: one["blocking_ns"])
+    longest = max(found, key=lambda one: -1 if one["blocking_ns"] is None else one["blocking_ns"])
+    if longest["blocking_ns"] is not None:
         where = "before the first step" if longest["step"] is None else f"in step {longest['step']}"
         written = longest["written_bytes"]
         wrote = "" if not written else f" and wrote {size(written)}"
@@ -264,41 +263,39 @@ def _checkpoints(summary: dict[str, Any]) -> Iterator[str]:
     yield told
 
 
-def _tables(summary: dict[str, Any]) -> Iterator[str]:
+def _tables(summary: Summary) -> Iterator[str]:
     found = summary["embeddings"]
     if not found:
         return
     tables = found["tables"]
     total = sum(one["row_count"] * one["row_bytes"] for one in tables)
-    read = [_mean(summary, f"embedding/bytes{{table={one['name']}}}") for one in tables]
+    read = [mean_of(summary, f"embedding/bytes{{table={one['name']}}}") for one in tables]
     known = [one for one in read if one is not None]
     told = f"Embeddings: {counted(len(tables), 'table')} of {size(total)}"
     told += f", {size(sum(known))} read a step" if known else ", lookups unknown"
-    if 0 < (found["time"]["forward_ratio"] or 0) <= 1:
-        told += f" in {percent(found['time']['forward_ratio'])} of its time"
-    budgets = (found["skew"] or {}).get("budgets") or []
-    serving = [
-        one for one in budgets if one["holds_rows"] and (one["lookup_ratio"] or 0) >= _SERVED
-    ]
-    if serving:
-        one = serving[0]
-        told += f"; the hottest {size(one['budget_bytes'])} serve {percent(one['lookup_ratio'])}"
+    if 0 < (ratio := found["time"]["forward_ratio"] or 0) <= 1:
+        told += f" in {percent(ratio)} of its time"
+    for one in found["skew"]["budgets"] if found["skew"] else ():
+        if one["holds_rows"] and (served := one["lookup_ratio"] or 0) >= _SERVED:
+            told += f"; the hottest {size(one['budget_bytes'])} serve {percent(served)}"
+            break
     yield told
 
 
-def _hot_rows(summary: dict[str, Any]) -> Iterator[str]:
+def _hot_rows(summary: Summary) -> Iterator[str]:
     shares = {"fae/hot_lookup_ratio": "lookups", "fae/hot_input_ratio": "inputs, in pure steps"}
-    known = {what: _mean(summary, name) for name, what in shares.items()}
+    known = {what: mean_of(summary, name) for name, what in shares.items()}
     told = [f"{percent(share)} of {what}" for what, share in known.items() if share is not None]
     if told:
-        held = (summary["hot_rows"] or {}).get("held")
+        held = summary["hot_rows"]["held"] if summary["hot_rows"] else []
         kept = f"; {size(held[-1]['bytes'])} on the device" if held else ""
         yield f"Hot rows: {', '.join(told)}{kept}"
 
 
-def _ranks(summary: dict[str, Any]) -> Iterator[str]:
+def _ranks(summary: Summary) -> Iterator[str]:
     ranks = {number: one for number, one in summary["ranks"].items() if one["steps"]}
-    if len(ranks) < 2:
+    straggler = summary["straggler"]
+    if straggler is None:
         return
     timed = {number: one["p50_ns"] for number, one in ranks.items() if one["p50_ns"] is not None}
     told = f"Ranks: {len(ranks)}"
@@ -309,27 +306,22 @@ def _ranks(summary: dict[str, Any]) -> Iterator[str]:
     yield told
     if without_end := unended(summary):
         yield f"  {without_end}"
-    yield "  " + "; ".join((straggler_told(summary), *late_because(summary)))
+    because = late_because(straggler, summary["rank"])
+    yield "  " + "; ".join((straggler_told(straggler), *because))
 
 
-def _gpu(summary: dict[str, Any]) -> Iterator[str]:
+def _gpu(summary: Summary) -> Iterator[str]:
     device = summary["gpu"]
     if not device:
         return
     parts = [
         f"{label} {percent(value)}"
         for name, label in SHORT.items()
-        if (value := _mean(summary, name)) is not None
+        if (value := mean_of(summary, name)) is not None
     ]
-    if (power := _mean(summary, "gpu/power_w")) is not None:
+    if (power := mean_of(summary, "gpu/power_w")) is not None:
         parts.append(f"{power:.0f} W")
-    held = {name: _mean(summary, name) for name in _HELD}
+    held = {name: mean_of(summary, name) for name in _HELD}
     parts += [f"{label_of(name)} {percent(share)}" for name, share in held.items() if share]
     name = device.get("name", device.get("uuid", "in use"))
     yield f"GPU: {name}: {', '.join(parts) or 'what it did is unknown'}"
-
-
-def _mean(summary: dict[str, Any], name: str) -> float | None:
-    statistics = summary["metrics"].get(name)
-    mean: float | None = statistics["mean"] if statistics else None
-    return mean

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from trainobs.analysis.comparison import Comparison
+from trainobs.analysis.intervals import PartDifference
 from trainobs.core.text import duration, printable, times
 from trainobs.report.rows import FORMATS, or_unknown, paragraph, row
 
@@ -19,10 +20,8 @@ _NOTES = 3
 _LABEL, _VALUE = 30, 32
 """Columns of a setting's name, and of each of its values."""
 
-Found = Mapping[str, Any]
 
-
-def render(found: Found) -> str:
+def render(found: Comparison) -> str:
     """The answer first, then what it rests on; at most 100 columns wide, names excepted.
 
     Args:
@@ -32,7 +31,7 @@ def render(found: Found) -> str:
     return "\n".join(printable(line) for section in sections for line in section(found))
 
 
-def piece(found: Found) -> dict[str, Any]:
+def piece(found: Comparison) -> Mapping[str, object]:
     """What the page shows: the numbers, and in `text` the sentences that `render` prints.
 
     Args:
@@ -43,7 +42,7 @@ def piece(found: Found) -> dict[str, Any]:
     return {**found, "text": text}
 
 
-def _answer(found: Found) -> Iterator[str]:
+def _answer(found: Comparison) -> Iterator[str]:
     yield _sentence(found)
     yield from _work(found)
     yield from _alone(found)
@@ -53,37 +52,37 @@ _WIDE = 10.0
 """Ratio of the ends of an interval from which on it tells nothing."""
 
 
-def _sentence(found: Found) -> str:
-    ends = found["gain_interval"]
-    if not ends:
+def _sentence(found: Comparison) -> str:
+    ends, gain = found["gain_interval"], found["gain"]
+    if not ends or not gain:
         return f"Whether B is faster is unknown: {found['why_unknown']}"
     if found["answer"] == "none" and ends[1] > _WIDE * ends[0]:
         return "No difference is shown: the runs are too few, or differ too much, to tell"
     low, high = map(times, ends)
-    slow_low, slow_high = (times(1 / gain) for gain in reversed(ends))
+    slow_low, slow_high = (times(1 / end) for end in reversed(ends))
     of = "" if found["per"] == "step" else f", per {found['per']}"
     return {
-        "faster": f"B is {times(found['gain'])} times as fast as A ({low} to {high}){of}",
-        "slower": f"B is slower: a {found['per']} takes {times(1 / found['gain'])} times as long "
+        "faster": f"B is {times(gain)} times as fast as A ({low} to {high}){of}",
+        "slower": f"B is slower: a {found['per']} takes {times(1 / gain)} times as long "
         f"as in A ({slow_low} to {slow_high})",
         "none": f"No difference is shown: B is {low} to {high} times as fast as A{of}, within "
         "noise",
     }[found["answer"]]
 
 
-def _work(found: Found) -> Iterator[str]:
+def _work(found: Comparison) -> Iterator[str]:
     if found["work"]:
         yield f"  {found['work']}: times below are those of steps."
 
 
-def _alone(found: Found) -> Iterator[str]:
+def _alone(found: Comparison) -> Iterator[str]:
     if found["these_runs"]:
         low, high = map(times, found["these_runs"])
         yield f"  of these two alone, B is {low} to {high} times as fast; other runs may differ."
         yield "  Several of each tell more: trainobs compare A1 A2 A3 -- B1 B2 B3"
 
 
-def _runs(found: Found) -> Iterator[str]:
+def _runs(found: Comparison) -> Iterator[str]:
     for name, runs in found["runs"].items():
         steps = " + ".join(f"{run['steps']:,}" for run in runs)
         steps += " step" if steps == "1" else " steps"
@@ -92,14 +91,14 @@ def _runs(found: Found) -> Iterator[str]:
         yield f"  {name}: {duration(step_ns)} a step, {steps}: {runs[0]['run']}{more}"
 
 
-def _parts(found: Found) -> Iterator[str]:
+def _parts(found: Comparison) -> Iterator[str]:
     step_ns = max(found["step_ns"])
     yield row("Where a step went", "A", "B", "B - A", "+/-")
     yield from _rows(found["parts"], step_ns, "  ", "smaller parts, together")
     yield row("  the whole step", *_times(*found["step_ns"]))
 
 
-def _rows(parts: Sequence[Found], step_ns: float, indent: str, rest: str) -> Iterator[str]:
+def _rows(parts: Sequence[PartDifference], step_ns: float, indent: str, rest: str) -> Iterator[str]:
     """Rows of parts, the small ones in one."""
     large = [part for part in parts if part["claim"] or max(part["ns"]) >= _SMALL * step_ns]
     for part in large:
@@ -121,7 +120,7 @@ def _times(a: float, b: float) -> list[str]:
     return [duration(a), duration(b), f"{sign}{duration(abs(b - a))}"]
 
 
-def _conditions(found: Found) -> Iterator[str]:
+def _conditions(found: Comparison) -> Iterator[str]:
     known = [one for one in found["conditions"] if any(one["values"])]
     if known:
         yield row("Under which conditions, in a step", "A", "B")
@@ -130,7 +129,7 @@ def _conditions(found: Found) -> Iterator[str]:
         yield row(f"  {one['label']}", *values)
 
 
-def _changes(found: Found) -> Iterator[str]:
+def _changes(found: Comparison) -> Iterator[str]:
     changes = list(found["changes"].items())
     if changes:
         yield "Which settings differ"
@@ -143,7 +142,7 @@ def _changes(found: Found) -> Iterator[str]:
     yield from paragraph(told, "  ", "    ")
 
 
-def _prediction(found: Found) -> str:
+def _prediction(found: Comparison) -> str:
     if not found["predicted"]:
         return f"nothing was predicted: {found['why_not']}"
     low, high = map(times, found["predicted"])
@@ -160,6 +159,6 @@ def _short(value: str) -> str:
     return value if len(value) <= _VALUE else f"{value[: _VALUE - 3]}..."
 
 
-def _notes(found: Found) -> Iterator[str]:
+def _notes(found: Comparison) -> Iterator[str]:
     for note in found["notes"][:_NOTES]:
         yield from paragraph(note, "  ", "  ")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainobs.analysis.live import LiveRun
+from trainobs.analysis.summary import Summary
 from trainobs.core.text import counted, printable
 from trainobs.report import brief
 from trainobs.report.rows import fitted
@@ -64,5 +65,5 @@ def _top_of(text: str) -> str:
     return "\n".join(lines)
 
 
-def _is_in(path: Path, summary: dict[str, object]) -> bool:
+def _is_in(path: Path, summary: Summary) -> bool:
     return Path(str(summary["run"])) != path

@@ -12,8 +12,8 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
+from trainobs.analysis.comparison import Comparison
 from trainobs.analysis.view import RunView
 from trainobs.core.strict_json import dumps
 from trainobs.report import comparison
@@ -43,7 +43,7 @@ def page(view: RunView, most_bytes: int = BYTES) -> str:
     return _document(_title(view), "page.js", dict(_fitting(view, most_bytes)))
 
 
-def comparison_page(found: Mapping[str, Any]) -> str:
+def comparison_page(found: Comparison) -> str:
     """The page of a comparison, of which the same holds.
 
     Args:
@@ -53,7 +53,7 @@ def comparison_page(found: Mapping[str, Any]) -> str:
     return _document("trainobs: comparison of runs", "compare.js", pieces)
 
 
-def as_json(piece: dict[str, Any]) -> bytes:
+def as_json(piece: Mapping[str, object]) -> bytes:
     """A piece as JSON; lone surrogates and all that is not ASCII are escapes."""
     return dumps(piece, separators=(",", ":")).encode()
 
@@ -69,7 +69,7 @@ def _fitting(view: RunView, most_bytes: int) -> Iterator[tuple[str, str]]:
         yield path, packed
 
 
-def _packed(piece: dict[str, Any]) -> str:
+def _packed(piece: Mapping[str, object]) -> str:
     return base64.b64encode(zlib.compress(as_json(piece), 9)).decode()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from trainobs.analysis.io_numbers import ORDERS
+from trainobs.analysis.collectives import Collectives
+from trainobs.analysis.io_numbers import FilesRead, InMemory, Moved
+from trainobs.analysis.peer_numbers import PeerBytes
+from trainobs.analysis.summary import Summary
 from trainobs.core.errors import TrainobsError
 from trainobs.core.file_rows import TOP
 from trainobs.core.peer_rows import NOT_CONNECTED
@@ -29,7 +31,7 @@ _NO_DATA = "no file was seen to be data; where some are, give `data_roots`"
 _NAMED = "no file in `data_roots` could be asked about: it takes local files, and Linux 6.5"
 
 
-def render(summary: Mapping[str, Any]) -> str:
+def render(summary: Summary) -> str:
     """A page of plain text.
 
     Args:
@@ -54,13 +56,13 @@ def render(summary: Mapping[str, Any]) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-def counted_in(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+def counted_in(summary: Summary) -> FilesRead:
     """What `--io --json` prints.
 
     Raises:
         TrainobsError: files were not to be counted.
     """
-    found: Mapping[str, Any] | None = summary["io"]
+    found = summary["io"]
     if found is None:
         raise TrainobsError(
             failed="This run did not count what it read of each file.",
@@ -70,18 +72,18 @@ def counted_in(summary: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _head(summary: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def _head(summary: Summary, found: FilesRead) -> Iterator[str]:
     epochs = counted(sum(not one["is_ahead"] for one in found["epochs"]), "epoch")
     yield f"Files of {summary['run']}: rank {found['rank']}, {epochs}"
     for text in found["unknown"]:
         yield from paragraph(f"not in these numbers: {text}", "  ", "    ")
 
 
-def _name(one: Mapping[str, Any]) -> str:
+def _name(one: Moved) -> str:
     return f"{one['class']} {'read' if one['op'] == 'read' else 'written'}"
 
 
-def times(one: Mapping[str, Any]) -> str:
+def times(one: Moved) -> str:
     """How often a byte was moved in an epoch."""
     low, high = one["times_least"], one["times_most"]
     if low is None:
@@ -92,7 +94,7 @@ def times(one: Mapping[str, Any]) -> str:
     return "-".join(texts)
 
 
-def nothing(summary: Mapping[str, Any]) -> str | None:
+def nothing(summary: Summary) -> str | None:
     """That nothing is told of files, and why; None where something is, or files do not count."""
     found = summary["io"]
     if found is None or found["state"] != "on" or found["classes"]:
@@ -107,20 +109,19 @@ def nothing(summary: Mapping[str, Any]) -> str | None:
     return "Nothing of files is in this run log."
 
 
-def _classes(found: Mapping[str, Any]) -> Iterator[str]:
+def _classes(found: FilesRead) -> Iterator[str]:
     heads = ("calls", "bytes", "each byte", "consecut.", "forward", "backward", "aligned")
     yield row("By kind of file", *heads, width=_LABEL)
     for one in found["classes"]:
         if not one["count"] and (one["class"] != "data" or _is_doubted(found)):
             continue
-        shares = (or_unknown(percent, one[how]) for how in ORDERS[1:])
+        shares = (one["consecutive"], one["forward"], one["backward"], one["aligned"])
         yield row(
             f"  {_name(one)}",
             quantity(one["count"]),
             size(one["bytes"]),
             times(one),
-            *shares,
-            or_unknown(percent, one["aligned"]),
+            *(or_unknown(percent, share) for share in shares),
             width=_LABEL,
         )
     yield from paragraph(
@@ -132,12 +133,12 @@ def _classes(found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _is_doubted(found: Mapping[str, Any]) -> bool:
+def _is_doubted(found: FilesRead) -> bool:
     """Whether more may have been read of training data than is known."""
     return found["unnamed_bytes"] is not None or found["reads_unseen"]
 
 
-def _spreads(found: Mapping[str, Any]) -> Iterator[str]:
+def _spreads(found: FilesRead) -> Iterator[str]:
     for one in found["classes"]:
         if one["class"] == "data" and one["call_bytes"]:
             yield f"Sizes of calls, {_name(one)}"
@@ -156,7 +157,7 @@ def _binary(count: int) -> str:
     return f"{count} B"
 
 
-def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
+def _epochs(found: FilesRead) -> Iterator[str]:
     heads = ("time", "read", "a second", "in calls", "each byte", "opens", "in memory")
     yield row("Data read by epoch", *heads, width=_LABEL)
     for epoch in found["epochs"]:
@@ -186,18 +187,18 @@ def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
     yield from paragraph(_about_cache(found), "  ", "  ")
 
 
-def _in_memory(cache: Mapping[str, Any] | None) -> str:
+def _in_memory(cache: InMemory | None) -> str:
     return percent(cache["cached_bytes"] / cache["sampled_bytes"]) if cache else "-"
 
 
-def _about_cache(found: Mapping[str, Any]) -> str:
-    looks = [epoch["cache"] for epoch in found["epochs"] if epoch["cache"]]
+def _about_cache(found: FilesRead) -> str:
+    looks = [cache for epoch in found["epochs"] if (cache := epoch["cache"])]
     if not looks:
         return f"in memory: unknown; {_why_not_asked(found)}"
     return f"in memory: what the page cache held at the end, of {_asked_of(looks[-1])}"
 
 
-def _why_not_asked(found: Mapping[str, Any]) -> str:
+def _why_not_asked(found: FilesRead) -> str:
     if found["data_is_named"]:
         return _NAMED
     rows = (one for epoch in found["epochs"] for one in epoch["classes"])
@@ -205,7 +206,7 @@ def _why_not_asked(found: Mapping[str, Any]) -> str:
     return _NOT_NAMED if is_seen else _NO_DATA
 
 
-def _asked_of(cache: Mapping[str, Any]) -> str:
+def _asked_of(cache: InMemory) -> str:
     asked, files = cache["sampled_count"], f"{counted(cache['file_count'], 'file')} of the data set"
     if asked < cache["file_count"]:
         files = f"{asked:,} of the {files}"
@@ -214,7 +215,7 @@ def _asked_of(cache: Mapping[str, Any]) -> str:
     return files if cache["is_all"] else f"{files} that were found; it may have more"
 
 
-def _files(found: Mapping[str, Any]) -> Iterator[str]:
+def _files(found: FilesRead) -> Iterator[str]:
     files = [one for one in found["files"] if one["class"] != "library"][:_SHOWN]
     if not files:
         return
@@ -247,7 +248,7 @@ def _files(found: Mapping[str, Any]) -> Iterator[str]:
 _OF_FILES = (_classes, _spreads, _epochs, _files)
 
 
-def _calls(found: Mapping[str, Any]) -> Iterator[str]:
+def _calls(found: FilesRead) -> Iterator[str]:
     yield row("Calls about files", "calls", "failed", "time", width=_LABEL)
     for op, label in (("stat", "stat and its like"), ("list", "listing directories")):
         sums = [epoch["calls"][op] for epoch in found["epochs"]]
@@ -260,7 +261,7 @@ def _calls(found: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def peer_name(one: Mapping[str, Any], own: int) -> str:
+def peer_name(one: PeerBytes, own: int) -> str:
     """Who a peer of the rank `own` is: a rank, an address, or all that were not told apart."""
     if one["rank"] is not None:
         return "itself, and its children" if one["rank"] == own else f"rank {one['rank']}"
@@ -272,7 +273,7 @@ def peer_name(one: Mapping[str, Any], own: int) -> str:
     return f"{address}:{one['port']}" if one["port"] else address
 
 
-def _peers(found: Sequence[Mapping[str, Any]], own: int) -> Iterator[str]:
+def _peers(found: Sequence[PeerBytes], own: int) -> Iterator[str]:
     if not found:
         return
     yield row("Peers", "sent", "received", *_PHASES, "apart", width=_FILE)
@@ -297,17 +298,15 @@ def _peers(found: Sequence[Mapping[str, Any]], own: int) -> Iterator[str]:
     )
 
 
-def _collectives(found: Mapping[str, Any] | None) -> Iterator[str]:
+def _collectives(found: Collectives | None) -> Iterator[str]:
     if found is None:
         return
     steps = found["steps"]
     yield row("Collectives in a step", "calls", "given", "got", width=_LABEL)
     for one in found["kinds"]:
-        moved = (or_unknown(size, _each(one[f"{way}_bytes"], steps)) for way in ("input", "output"))
+        moved = (_each(one["input_bytes"], steps), _each(one["output_bytes"], steps))
         yield row(f"  {one['kind']}", f"{one['count'] / steps:.2f}", *moved, width=_LABEL)
-    sent, received = (
-        or_unknown(size, _each(found[f"{way}_bytes"], steps)) for way in ("sent", "received")
-    )
+    sent, received = _each(found["sent_bytes"], steps), _each(found["received_bytes"], steps)
     yield from paragraph(
         "given, got: bytes of the tensors of this rank, as torch has noted them; on sockets it "
         f"sent {sent} and received {received} in a step (means of {steps:,} of "
@@ -317,5 +316,5 @@ def _collectives(found: Mapping[str, Any] | None) -> Iterator[str]:
     )
 
 
-def _each(amount: int | None, steps: int) -> float | None:
-    return None if amount is None else amount / steps
+def _each(amount: int | None, steps: int) -> str:
+    return "-" if amount is None else size(amount / steps)

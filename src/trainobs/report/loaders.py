@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from trainobs.analysis.loader_workers import MADE
+from trainobs.analysis.loader_workers import Made
+from trainobs.analysis.one_step import BatchOfStep
+from trainobs.analysis.summary import Summary
 from trainobs.core.text import counted, duration, quantity
 from trainobs.report.rows import or_unknown, row
 
@@ -21,24 +22,31 @@ DID = {
 """Where the time of making a batch went, in words: see `analysis.loader_workers.MADE`."""
 
 
-def section(summary: dict[str, Any]) -> Iterator[str]:
+def did(made: Made | BatchOfStep) -> dict[str, float | None]:
+    """These words -> the time."""
+    times = (made["compute_ns"], made["device_ns"], made["cpu_wait_ns"], made["sleep_ns"])
+    return dict(zip(DID.values(), times, strict=True))
+
+
+def section(summary: Summary) -> Iterator[str]:
     """Batches by worker, those that were waited for longest first."""
     found = sorted(summary["workers"], key=lambda one: -(one["wait_ns"] or 0))
-    if not found:
+    loader = summary["loader"]
+    if loader is None:
         return
     titles = ("batches", "device", "no CPU", "computing", "asleep", "waited", "of it ready")
     yield row("Who made the batches", *titles, width=_LABEL)
     for one in found[:_SHOWN]:
-        times = (*MADE, "wait_ns", "handover_ns")
-        columns = (or_unknown(duration, one[name]) for name in times)
+        made = (one["device_ns"], one["cpu_wait_ns"], one["compute_ns"], one["sleep_ns"])
+        times = (*made, one["wait_ns"], one["handover_ns"])
+        columns = (or_unknown(duration, ns) for ns in times)
         yield row(f"  {maker(one['worker'])}", quantity(one["batches"]), *columns, width=_LABEL)
     if len(found) > _SHOWN:
         yield f"  and {len(found) - _SHOWN} more"
-    if others := summary["loader"]["of_no_step"]:
+    if others := loader["of_no_step"]:
         known = [one for one in found[:_SHOWN] if one["of_no_step"]]
         of = ", ".join(f"{one['of_no_step']} by {maker(one['worker'])}" for one in known)
         yield f"  and {counted(others, 'batch', 'batches')} of no known step{of and ': ' + of}"
-    loader = summary["loader"]
     if not loader["are_all"]:
         more = (loader["got"] or 0) - loader["batches"] - others
         of = counted(more, "batch", "batches") if more > 0 else "others"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from trainobs.analysis.summary import Summary
 from trainobs.core.text import counted, size
 
 _KERNEL = {
@@ -38,25 +38,25 @@ _LITTLE = 1_000_000
 """Bytes below which a disk is as good as full."""
 
 
-def lost(summary: dict[str, Any]) -> list[str]:
+def lost(summary: Summary) -> list[str]:
     """What the numbers lack, one phrase each; empty if they lack nothing."""
     return [*_mixed(summary), *_steps(summary), *_disk(summary), *_events(summary)]
 
 
-def told(summary: dict[str, Any]) -> str | None:
+def told(summary: Summary) -> str | None:
     """The same, and what `missing_files` says, in a sentence; None if they lack nothing."""
     found = [*missing_files(summary), *lost(summary)]
     return f"Lost: {'; '.join(found)}." if found else None
 
 
-def nothing_lost(summary: dict[str, Any]) -> str:
+def nothing_lost(summary: Summary) -> str:
     """What is said where nothing is known to be lost: a run that was killed cannot tell of more."""
     if summary["outcome"] is None:
         return "nothing up to its newest step; if it was killed, what came after that"
     return "nothing"
 
 
-def _mixed(summary: dict[str, Any]) -> Iterator[str]:
+def _mixed(summary: Summary) -> Iterator[str]:
     """Files that are not those that the run stored."""
     found = summary["lost"]
     at_odds = dict(found["at_odds"])
@@ -71,7 +71,7 @@ def _mixed(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{table}: {counts}: {why}"
 
 
-def _steps(summary: dict[str, Any]) -> Iterator[str]:
+def _steps(summary: Summary) -> Iterator[str]:
     found = summary["lost"]
     if found["dropped"]:
         have = "has" if found["dropped"] == 1 else "have"
@@ -95,25 +95,25 @@ def _because(why: str) -> str:
     return f"a fault of trainobs ({why}): " if why else ""
 
 
-def _disk(summary: dict[str, Any]) -> Iterator[str]:
+def _disk(summary: Summary) -> Iterator[str]:
     """A run that was killed cannot say that its disk was full; the disk may still be."""
     free = summary["lost"]["free_bytes"]
     if free is not None and free < _LITTLE:
         yield f"the disk of the run is full ({size(free)} left): its last steps may be missing"
 
 
-def _events(summary: dict[str, Any]) -> Iterator[str]:
+def _events(summary: Summary) -> Iterator[str]:
     found = summary["lost"]
     causes = {name: n for name, n in found["kernel"].items() if n}
     for name, n in causes.items():
         lacking = f" ({_LACKING[name]})" if name in _LACKING else ""
         yield f"{counted(n, *_KERNEL.get(name, (name, name)))}{lacking}"
-    rest = (found["events"] or 0) - found["dropped"] - sum(causes.values())
+    rest = int(found["events"] or 0) - found["dropped"] - sum(causes.values())
     if rest > 0:
         yield counted(rest, "kernel event")
 
 
-def missing_files(summary: dict[str, Any]) -> Iterator[str]:
+def missing_files(summary: Summary) -> Iterator[str]:
     """What files are gone or cannot be read, and how many steps all of them held, if known."""
     found = summary["lost"]
     partly = set(found["partly"])
@@ -141,7 +141,7 @@ def _unread(files: Sequence[str], how: str) -> Iterator[str]:
         yield f"{counted(others, 'file')} of other tables {how}"
 
 
-def unreadable(summary: dict[str, Any]) -> list[str]:
+def unreadable(summary: Summary) -> list[str]:
     """Each file that could not be read, within the run, with the reason."""
     run = Path(summary["run"])
     return [
@@ -150,7 +150,7 @@ def unreadable(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def not_observed(summary: dict[str, Any]) -> dict[str, str]:
+def not_observed(summary: Summary) -> dict[str, str]:
     """Probe -> why it was off; some reasons are messages of several lines."""
     off = {name: why for name, why in summary["capabilities"].items() if why != "on"}
     gpm = summary["gpu"].get("gpm", "on")

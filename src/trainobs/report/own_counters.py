@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from trainobs.analysis.summary import Summary
 from trainobs.core.own_counter import OWN_ROLES, of_role
 from trainobs.core.text import measured
 from trainobs.report.rows import or_unknown, row
@@ -13,7 +13,7 @@ _UNITS = ("ns", "bytes", "ratio")
 """Units that a number tells by itself."""
 
 
-def section(summary: dict[str, Any]) -> Iterator[str]:
+def section(summary: Summary) -> Iterator[str]:
     """Each sum by step, and its parts by role; what a program that did not run counts is a dash."""
     if not summary["own"]:
         return
@@ -28,7 +28,7 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
             yield _row(summary, f"    {role.name.lower()}", name, one["unit"])
 
 
-def brief(summary: dict[str, Any]) -> Iterator[str]:
+def brief(summary: Summary) -> Iterator[str]:
     """The same in a line."""
     means = {one["title"]: (summary["metrics"][one["name"]]["mean"], one) for one in summary["own"]}
     told = [
@@ -44,7 +44,7 @@ def _words(unit: str, title: str) -> str:
     return "" if unit in _UNITS or title.endswith(unit) else f" {unit}"
 
 
-def _row(summary: dict[str, Any], label: str, name: str, unit: str) -> str:
+def _row(summary: Summary, label: str, name: str, unit: str) -> str:
     found = summary["metrics"][name]
     columns = (found[key] for key in ("mean", "p95", "max", "sum"))
     return row(

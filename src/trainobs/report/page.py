@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from trainobs.analysis.observed import observed_by
+from trainobs.analysis.summary import Summary, mean_of
 from trainobs.analysis.unnamed_reads import OF_DATA
 from trainobs.core.text import duration, printable
 from trainobs.report import hot_lookups, loaders, own_counters, rank_rows, sections, tables
 from trainobs.report.losses import lost, missing_files, not_observed, nothing_lost, unreadable
 from trainobs.report.rows import paragraph
-from trainobs.report.sections import attached, metric, own_share
+from trainobs.report.sections import attached, own_share
 
 
-def render(summary: dict[str, Any]) -> str:
+def render(summary: Summary) -> str:
     """A page of plain text, at most 100 columns wide; what was not measured is left out.
 
     Args:
@@ -45,11 +45,11 @@ _WITH_STEPS = (
 )
 
 
-def _header(summary: dict[str, Any]) -> Iterator[str]:
+def _header(summary: Summary) -> Iterator[str]:
     host = summary["host"]
     yield f"trainobs report of {summary['run']}"
     yield f"  host       {host.get('hostname', '?')}, Linux {host.get('kernel', '?')}"
-    yield f"  observed   by {observed_by(summary)}"
+    yield f"  observed   by {observed_by(summary['level'], summary['capabilities'])}"
     if summary["attached"]:
         yield from paragraph(attached(summary["attached"]), "  process    ", " " * 13)
     yield f"  rank       {summary['rank']}, of {summary['world_size']} in the job"
@@ -63,10 +63,10 @@ def _header(summary: dict[str, Any]) -> Iterator[str]:
         yield f"  {'' if number else 'lost':<10} {line}"
 
 
-def _cost(summary: dict[str, Any]) -> str:
+def _cost(summary: Summary) -> str:
     """What observing took, as CPU time per step and as a share of one CPU."""
     parts = {"in user space": "obs/cpu_ns", "in the kernel": "obs/probe_ns"}
-    means = {where: metric(summary, name)["mean"] for where, name in parts.items()}
+    means = {where: mean_of(summary, name) for where, name in parts.items()}
     known = {where: mean for where, mean in means.items() if mean is not None}
     share = own_share(summary)
     if share is None:
@@ -75,7 +75,7 @@ def _cost(summary: dict[str, Any]) -> str:
     return f"{share}: about {details} per step"
 
 
-def _losses(summary: dict[str, Any]) -> Iterator[str]:
+def _losses(summary: Summary) -> Iterator[str]:
     if off := not_observed(summary):
         yield "Probes that were off"
         yield from _wrapped(f"{probe}: {why}" for probe, why in off.items())
@@ -84,7 +84,7 @@ def _losses(summary: dict[str, Any]) -> Iterator[str]:
         yield from _wrapped(files)
 
 
-def _not_measured(summary: dict[str, Any]) -> Iterator[str]:
+def _not_measured(summary: Summary) -> Iterator[str]:
     """Missing is not zero."""
     rooms: dict[str, list[str]] = {}
     measured = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from trainobs.analysis import no_steps
 from trainobs.analysis.unnamed_reads import OF_DATA
@@ -10,7 +10,7 @@ from trainobs.analysis.view import RunView
 from trainobs.report import brief_lines, io_text, losses, rank_rows, verdict_text
 
 
-def piece(view: RunView, path: str) -> dict[str, Any]:
+def piece(view: RunView, path: str) -> Mapping[str, object]:
     """A piece by its path.
 
     Returns:
@@ -23,9 +23,9 @@ def piece(view: RunView, path: str) -> dict[str, Any]:
     Raises:
         RunLogError: the run has no such piece, or a file of it is damaged.
     """
-    found = view.piece(path)
     if path != "summary":
-        return found
+        return view.piece(path)
+    found = view.summary()
     yet = "" if found["outcome"] else " yet"
     none = f"{no_steps.found(found)}{yet}. {no_steps.reason(found)}"
     no_files = io_text.nothing(found)

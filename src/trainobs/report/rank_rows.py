@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from trainobs.analysis.ranks import Straggler, waited_ns
+from trainobs.analysis.summary import Summary
 from trainobs.core.text import counted, duration, percent
 from trainobs.report.rows import or_unknown, paragraph, row
 
@@ -14,28 +15,29 @@ _RANKS = 16
 """Ranks on the page: the one that others wait for, then the slowest."""
 
 
-def section(summary: dict[str, Any]) -> Iterator[str]:
+def section(summary: Summary) -> Iterator[str]:
     """The ranks side by side, if there is more than one; the rest is about one of them."""
     ranks = {rank: one for rank, one in summary["ranks"].items() if one["steps"]}
-    if len(ranks) < 2:
+    straggler = summary["straggler"]
+    if straggler is None:
         return
     titles = ("steps", "median", "p95", "backward", "waited", "awaited")
     yield row("Ranks", *titles, width=_RANK)
-    first = (summary["straggler"] or {}).get("rank")
+    first = straggler["rank"]
     ordered = sorted(ranks, key=lambda n: (n != first, -(ranks[n]["p50_ns"] or 0), n))
     for rank, one in ((number, ranks[number]) for number in ordered[:_RANKS]):
-        waited = one["arrival_wait_ns"] if one["wait_ns"] is None else one["wait_ns"]
-        times = (or_unknown(duration, one[key]) for key in ("p50_ns", "p95_ns", "backward_ns"))
-        others = (or_unknown(duration, waited), or_unknown(percent, one["most_ratio"]))
-        yield row(f"  rank {rank}", str(one["steps"]), *times, *others, width=_RANK)
+        times = (one["p50_ns"], one["p95_ns"], one["backward_ns"], waited_ns(one))
+        columns = (or_unknown(duration, ns) for ns in times)
+        awaited = or_unknown(percent, one["most_ratio"])
+        yield row(f"  rank {rank}", str(one["steps"]), *columns, awaited, width=_RANK)
     if len(ranks) > _RANKS:
         yield f"  and {counted(len(ranks) - _RANKS, 'more rank')}"
     if without_end := unended(summary):
         yield f"  {without_end}"
-    yield from _straggler(summary)
+    yield from _straggler(straggler, summary["rank"])
 
 
-def unended(summary: Mapping[str, Any]) -> str:
+def unended(summary: Summary) -> str:
     """The ranks that were killed, of a run that has ended; their last steps may be missing."""
     ended = {rank: one["has_ended"] for rank, one in summary["ranks"].items()}
     if not any(ended.values()) or all(ended.values()):
@@ -46,9 +48,8 @@ def unended(summary: Mapping[str, Any]) -> str:
     return f"not ended, or killed: {which} {', '.join(left[:_NAMED])}{more}"
 
 
-def straggler_told(summary: Mapping[str, Any]) -> str:
+def straggler_told(found: Straggler) -> str:
     """The rank that the others wait for, in a sentence."""
-    found = summary["straggler"]
     if not found["known"]:
         return f"who waits for whom: not known ({found['why']})"
     if found["rank"] is None and found["by"] == "waiting":
@@ -65,23 +66,21 @@ def straggler_told(summary: Mapping[str, Any]) -> str:
     return f"STRAGGLER: rank {found['rank']} makes the others wait for {late}"
 
 
-def late_because(summary: Mapping[str, Any]) -> Iterator[str]:
-    """What is found of the straggler, unless all else is about it anyway."""
-    found = summary["straggler"]
-    if found["rank"] not in (None, summary["rank"]):
+def late_because(found: Straggler, shown: int) -> Iterator[str]:
+    """What is found of the straggler, unless all else is about it anyway: the rank `shown`."""
+    if found["rank"] not in (None, shown):
         if found["because"]:
             yield f"that rank: {found['because']}"
         yield f"see `report --rank {found['rank']}`"
 
 
-def _straggler(summary: Mapping[str, Any]) -> Iterator[str]:
+def _straggler(found: Straggler, shown: int) -> Iterator[str]:
     """The same, with how it is known."""
-    found = summary["straggler"]
-    yield f"  {straggler_told(summary)}"
+    yield f"  {straggler_told(found)}"
     if found["known"] and found["rank"] is not None:
         if found["by"] == "arrival":
             share = percent(found["most_ratio"])
             yield f"    by arrival at the collectives; longest awaited in {share} of the steps"
         else:
             yield "    it waits that much less in collectives than every other rank"
-    yield from paragraph("; ".join(late_because(summary)), "    ", "      ")
+    yield from paragraph("; ".join(late_because(found, shown)), "    ", "      ")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.analysis import no_steps as without
-from trainobs.analysis.step_time import TAKING
+from trainobs.analysis.metric_statistics import Statistics
+from trainobs.analysis.step_time import TAKING, StepTime
+from trainobs.analysis.summary import Summary, mean_of
 from trainobs.analysis.unnamed_reads import told_of
+from trainobs.analysis.verdicts import ToldVerdict
 from trainobs.core import labels
 from trainobs.core.catalogue import METRICS, phase_metric
 from trainobs.core.labels import BYTES, CACHE, GPU, PHASES, WAITS, label_of
@@ -29,7 +32,7 @@ _ENOUGH = {50: 2, 95: 20, 99: 100}
 """Percentile -> events that it takes to speak of it."""
 
 
-def step_time(summary: dict[str, Any]) -> Iterator[str]:
+def step_time(summary: Summary) -> Iterator[str]:
     """How long a step took, and where the training thread spent it."""
     step = summary["step"]
     if step is None:
@@ -52,7 +55,7 @@ def part_label(name: str) -> str:
     return PART_LABELS.get(name) or label_of(name)
 
 
-def step_line(step: Mapping[str, Any]) -> str:
+def step_line(step: StepTime) -> str:
     """The time of a step, in words."""
     first = " after the first" if step["first_is_out"] else ""
     whose = "of these " if step["first_is_out"] else ""
@@ -62,9 +65,9 @@ def step_line(step: Mapping[str, Any]) -> str:
     return f"A step: {duration(step['mean_ns'])}, the mean of {of}{first}{spread}"
 
 
-def first_step(step: Mapping[str, Any]) -> Iterator[str]:
+def first_step(step: StepTime) -> Iterator[str]:
     """What the first step took, which the others are told without, where that is much."""
-    if step["first_is_long"]:
+    if step["first_is_long"] and step["first_ns"] and step["first_share"]:
         took, share = duration(step["first_ns"]), percent(step["first_share"])
         yield f"  the first step took {took}, {share} of the time of all steps"
 
@@ -75,15 +78,16 @@ def part(label: str, ns: float, of_ns: float) -> str:
     return f"{row(f'  {label}', duration(ns), percent(share))}  {bar(share, _BAR)}"
 
 
-def rates(summary: dict[str, Any]) -> Iterator[str]:
+def rates(summary: Summary) -> Iterator[str]:
     """What was moved, per step, per second of training and in all."""
     seconds = summary["training_ns"] / 1e9
-    rows = _above_zero(summary, BYTES, "sum") | _above_zero(summary, BYTES, "mean")
+    sums = {name: label for name, label in BYTES.items() if summary["metrics"][name]["sum"]}
+    rows = sums | _above_zero(summary, BYTES)
     unnamed = summary["unnamed_bytes"]
     if rows and seconds:
         yield row("Bytes", "per step", "per second", "in all")
         for name, label in rows.items():
-            mean, total = metric(summary, name)["mean"], metric(summary, name)["sum"]
+            mean, total = summary["metrics"][name]["mean"], summary["metrics"][name]["sum"]
             if total is not None:
                 total -= summary["setup"].get(name, 0)
             rate = None if total is None else total / seconds
@@ -104,29 +108,28 @@ def _per_second(rate: float) -> str:
     return f"{size(rate)}/s"
 
 
-def cache(summary: dict[str, Any]) -> Iterator[str]:
+def cache(summary: Summary) -> Iterator[str]:
     """How well the page cache served the training data."""
-    rows = _above_zero(summary, CACHE, "mean")
+    rows = _above_zero(summary, CACHE)
     if rows:
         yield "Page cache"
         for name, label in rows.items():
-            share = metric(summary, name)["mean"]
+            share = mean_of(summary, name) or 0.0
             yield f"  {label:<{LABEL + 3}}{percent(share):>8}  {bar(share, _BAR)}"
 
 
-def waits(summary: dict[str, Any]) -> Iterator[str]:
+def waits(summary: Summary) -> Iterator[str]:
     """Time lost outside computation."""
-    rows = _above_zero(summary, WAITS, "mean")
+    rows = _above_zero(summary, WAITS)
     if rows:
         yield row("Waits in a step, over all threads", "mean", "p95", "slowest")
         for name, label in rows.items():
-            times = (duration(metric(summary, name)[key]) for key in ("mean", "p95", "max"))
-            yield row(f"  {label}", *times)
+            yield row(f"  {label}", *_spread(summary["metrics"][name], duration))
 
 
-def gpu(summary: dict[str, Any]) -> Iterator[str]:
+def gpu(summary: Summary) -> Iterator[str]:
     """What the GPU of this rank did."""
-    labels = {n: text for n, text in GPU.items() if metric(summary, n)["mean"] is not None}
+    labels = {n: text for n, text in GPU.items() if mean_of(summary, n) is not None}
     if labels:
         yield row("GPU", "mean", "p95", "highest")
         device = summary["gpu"]
@@ -134,17 +137,21 @@ def gpu(summary: dict[str, Any]) -> Iterator[str]:
             yield f"  {device['name']}, {device['uuid']}, driver {device.get('driver', '?')}"
         for name, label in labels.items():
             form = FORMATS[METRICS[name].unit]
-            values = (metric(summary, name)[key] for key in ("mean", "p95", "max"))
-            yield row(f"  {label}", *map(form, values))
-        energy_mj, window = metric(summary, "gpu/energy_mj"), metric(summary, "gpu/window_ns")
+            yield row(f"  {label}", *_spread(summary["metrics"][name], form))
+        energy_mj = summary["metrics"]["gpu/energy_mj"]
         if energy_mj["mean"]:
-            total = f"{energy_mj['sum'] / 1e6:.3g} kJ"
+            total = or_unknown(lambda mj: f"{mj / 1e6:.3g} kJ", energy_mj["sum"])
             yield row("  energy: per step, in all", f"{energy_mj['mean'] / 1e3:.3g} J", total)
-        if window["mean"]:
-            yield f"  read over windows of {duration(window['mean'])}; shorter steps share a window"
+        if window_ns := mean_of(summary, "gpu/window_ns"):
+            yield f"  read over windows of {duration(window_ns)}; shorter steps share a window"
 
 
-def checkpoints(summary: dict[str, Any]) -> Iterator[str]:
+def _spread(found: Statistics, form: Callable[[float], str]) -> Iterator[str]:
+    for value in (found["mean"], found["p95"], found["max"]):
+        yield or_unknown(form, value)
+
+
+def checkpoints(summary: Summary) -> Iterator[str]:
     """What saving cost, and what it left to the kernel; of many, those that blocked longest."""
     found = summary["checkpoints"]
     if not found:
@@ -154,40 +161,42 @@ def checkpoints(summary: dict[str, Any]) -> Iterator[str]:
     yield row(title, "blocked", "written", "fsync", "at once", "later")
     for one in (one for one in found if one in shown):
         label = "before the first step" if one["step"] is None else f"step {one['step']}"
-        times = (or_unknown(duration, one[key]) for key in ("blocking_ns", "fsync_ns"))
-        blocked, synced = times
-        sizes = [
-            or_unknown(size, one[key])
-            for key in ("written_bytes", "block_bytes", "later_block_bytes")
-        ]
-        yield row(f"  {label}", blocked, sizes[0], synced, *sizes[1:])
+        yield row(
+            f"  {label}",
+            or_unknown(duration, one["blocking_ns"]),
+            or_unknown(size, one["written_bytes"]),
+            or_unknown(duration, one["fsync_ns"]),
+            or_unknown(size, one["block_bytes"]),
+            or_unknown(size, one["later_block_bytes"]),
+        )
         if one["until_step"] is not None:
-            later = duration(one["later_ns"])
+            later = or_unknown(duration, one["later_ns"])
             yield f"    written back until step {one['until_step']}, {later} later"
 
 
-def distributions(summary: dict[str, Any]) -> Iterator[str]:
+def distributions(summary: Summary) -> Iterator[str]:
     """Latency histograms as bars, one row for each power of two. They know of no steps."""
     for distribution in filter(None, summary["latency"].values()):
         yield ""
+        of = {50: distribution["p50_ns"], 95: distribution["p95_ns"], 99: distribution["p99_ns"]}
         enough = [q for q, least in _ENOUGH.items() if distribution["count"] >= least]
-        times = "   ".join(f"p{q} {duration(distribution[f'p{q}_ns'])}" for q in enough)
+        times = "   ".join(f"p{q} {duration(of[q])}" for q in enough)
         count = f"{quantity(distribution['count'])} including the set-up"
         yield f"{distribution['title']}: {count}   {times}"
         tallest = max(bucket["count"] for bucket in distribution["buckets"])
         for bucket in distribution["buckets"]:
             bounds = f"{duration(bucket['from_ns'])} - {duration(bucket['to_ns'])}"
-            count = bucket["count"]
-            yield f"  {bounds:>20} {quantity(count):>8}  {bar(count / tallest, _BAR)}"
+            number = f"{quantity(bucket['count']):>8}"
+            yield f"  {bounds:>20} {number}  {bar(bucket['count'] / tallest, _BAR)}"
 
 
-def no_steps(summary: dict[str, Any]) -> Iterator[str]:
+def no_steps(summary: Summary) -> Iterator[str]:
     """Why there is no step to tell of."""
     yield without.found(summary)
     yield from paragraph(without.reason(summary), "  ", "  ")
 
 
-def setup(summary: dict[str, Any]) -> Iterator[str]:
+def setup(summary: Summary) -> Iterator[str]:
     """What went on before the first step; it is in the sums of `--json`."""
     labels = {
         name: label.strip()
@@ -199,12 +208,6 @@ def setup(summary: dict[str, Any]) -> Iterator[str]:
         for name, label in labels.items():
             value = FORMATS.get(METRICS[name].unit, quantity)(summary["setup"][name])
             yield row(f"  {label}", value)
-
-
-def metric(summary: dict[str, Any], name: str) -> dict[str, Any]:
-    """Statistics of one metric."""
-    statistics: dict[str, Any] = summary["metrics"][name]
-    return statistics
 
 
 _EVENTS = ("backward", "optimizer", "fetch")
@@ -240,7 +243,7 @@ def _period(spell: Mapping[str, Any]) -> str:
     return f"a period of {duration(each)}{between}, {rate}, for {for_ns}"
 
 
-def own_share(summary: dict[str, Any]) -> str | None:
+def own_share(summary: Summary) -> str | None:
     """What observing took, in words; None where that is not told."""
     share = summary["own_cpu_ratio"]
     if share is None:
@@ -248,12 +251,12 @@ def own_share(summary: dict[str, Any]) -> str | None:
     return f"{percent(share)} of a CPU" if share <= 1 else f"{share:.1f} CPUs"
 
 
-def _above_zero(summary: dict[str, Any], labels: Mapping[str, str], key: str) -> dict[str, str]:
+def _above_zero(summary: Summary, labels: Mapping[str, str]) -> dict[str, str]:
     """The labels of metrics of which there is something to tell."""
-    return {name: label for name, label in labels.items() if metric(summary, name)[key]}
+    return {name: label for name, label in labels.items() if mean_of(summary, name)}
 
 
-def verdict(summary: dict[str, Any]) -> Iterator[str]:
+def verdict(summary: Summary) -> Iterator[str]:
     """The verdict on the run, and those epochs that differ."""
     run = summary["verdict"]["run"]
     yield "Verdict"
@@ -264,7 +267,7 @@ def verdict(summary: dict[str, Any]) -> Iterator[str]:
         yield from (f"  epoch {epoch}: {verdict['text'][0]}" for epoch, verdict in changes)
 
 
-def would_help(summary: dict[str, Any]) -> Iterator[str]:
+def would_help(summary: Summary) -> Iterator[str]:
     """Changes that a replay of the run predicts to help."""
     found = summary["would_help"]
     if found["changes"]:
@@ -278,7 +281,7 @@ def would_help(summary: dict[str, Any]) -> Iterator[str]:
         yield from paragraph(why, "  ", "    ")
 
 
-def _changed_verdicts(epochs: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _changed_verdicts(epochs: Mapping[int, ToldVerdict]) -> Iterator[tuple[int, ToldVerdict]]:
     """Epochs whose verdict is another one than that of the epoch before."""
     before: tuple[object, object] | None = None
     for epoch, verdict in epochs.items():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
+from trainobs.analysis.skew import Bounds, Drift
+from trainobs.analysis.summary import Summary, mean_of
+from trainobs.analysis.tables import Embeddings, LookupTime
 from trainobs.core.labels import label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report.rows import cut_names, or_unknown, paragraph, row
@@ -25,7 +27,7 @@ _MEMORY: Mapping[str, Callable[[float], str]] = {
 """What the kernel saw that tables in host memory may have to do with."""
 
 
-def section(summary: dict[str, Any]) -> Iterator[str]:
+def section(summary: Summary) -> Iterator[str]:
     """Which tables are looked up how much, how often the same rows, and what that comes to."""
     found = summary["embeddings"]
     if not found:
@@ -52,7 +54,7 @@ def section(summary: dict[str, Any]) -> Iterator[str]:
         yield from _memory(summary)
 
 
-def _table(summary: dict[str, Any], name: str, label: str, read: float) -> str:
+def _table(summary: Summary, name: str, label: str, read: float) -> str:
     lookups, volume = _mean(summary, "lookup_count", name), _mean(summary, "bytes", name)
     ratios = ("duplicate_ratio", "hottest_1pct_ratio", "hottest_10pct_ratio")
     return _row(
@@ -64,7 +66,7 @@ def _table(summary: dict[str, Any], name: str, label: str, read: float) -> str:
     )
 
 
-def _about(found: dict[str, Any]) -> Iterator[str]:
+def _about(found: Embeddings) -> Iterator[str]:
     rows = sum(table["row_count"] for table in found["tables"])
     total = sum(table["row_count"] * table["row_bytes"] for table in found["tables"])
     placed = sorted({table["placement"] for table in found["tables"]})
@@ -75,10 +77,10 @@ def _about(found: dict[str, Any]) -> Iterator[str]:
     yield from _timed(found["time"])
 
 
-def _timed(time: dict[str, Any]) -> Iterator[str]:
+def _timed(time: LookupTime) -> Iterator[str]:
     by_bytes = time["by_bytes"]
-    if time["forward_ratio"] is not None:
-        share = f"{duration(time['forward_ns'])}, {_share_of_step(time)}"
+    if time["forward_ns"] is not None and time["forward_ratio"] is not None:
+        share = f"{duration(time['forward_ns'])}, {_share_of_step(time['forward_ratio'])}"
         yield f"  forward of the modules that look up: {share}; backward and optimizer not in it"
     if by_bytes["known"]:
         low, high = percent(by_bytes["low_ratio"]), percent(by_bytes["high_ratio"])
@@ -89,60 +91,66 @@ def _timed(time: dict[str, Any]) -> Iterator[str]:
         yield f"    {by_bytes['why']}"
 
 
-def _share_of_step(time: dict[str, Any]) -> str:
+def _share_of_step(ratio: float) -> str:
     """Sampled steps may be slower than the others, so that it comes to more than a mean step."""
-    ratio = time["forward_ratio"]
     return f"{percent(ratio)} of the step" if ratio <= 1 else "as much as a mean step"
 
 
-def _skewed(found: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
+def _skewed(found: Embeddings, labels: dict[str, str]) -> Iterator[str]:
     skews = found["skew"]["tables"] if found["skew"] else {}
-    row_bytes = {table["name"]: table["row_bytes"] for table in found["tables"]}
-    if not any(name in skews for name in labels):
+    shown = {name: skews[name] for name in labels if name in skews}
+    if not found["skew"] or not shown:
         return
+    row_bytes = {table["name"]: table["row_bytes"] for table in found["tables"]}
     yield ""
     yield _row("Skew of lookups", "Zipf", "from", "to", "rows: 50 %", "90 %", "in bytes")
-    for name in (name for name in labels if name in skews):
-        law, rows = skews[name]["zipf"], skews[name]["working_set"]
+    for name, one in shown.items():
+        law, rows = one["zipf"], one["working_set"]
+        exponents = (law["exponent"], law["low"], law["high"])
         yield _row(
             f"  {labels[name]}",
-            *(or_unknown("{:.2f}".format, law[key]) for key in ("exponent", "low", "high")),
+            *(or_unknown("{:.2f}".format, exponent) for exponent in exponents),
             *(or_unknown(quantity, rows[share]) for share in ("0.5", "0.9")),
             or_unknown(size, rows["0.9"] and rows["0.9"] * row_bytes[name]),
         )
-    if found["skew"].get("of_some_steps"):
+    if found["skew"]["of_some_steps"]:
         yield "  rows, and their bytes: at least, since other steps look up others"
-        for why in sorted({skews[name]["zipf"]["why"] or "" for name in labels if name in skews}):
-            yield from paragraph(f"Zipf not known: {why}", "  ", "    ") if why else ()
+        for why in sorted({why for one in shown.values() if (why := one["zipf"]["why"])}):
+            yield from paragraph(f"Zipf not known: {why}", "  ", "    ")
 
 
-def _budgets(found: dict[str, Any]) -> Iterator[str]:
+def _budgets(found: Embeddings) -> Iterator[str]:
+    skew = found["skew"]
     # In a budget smaller than a row there is nothing to keep.
-    budgets = [one for one in (found["skew"] or {}).get("budgets", ()) if one["holds_rows"]]
-    if not budgets:
+    budgets = [one for one in skew["budgets"] if one["holds_rows"]] if skew else []
+    if not skew or not budgets:
         return
     yield ""
-    bounds = ("value", "low", "high")
     heads = ("of tables", "lookups", "from", "to", "inputs", "from", "to")
     yield _row("Hottest rows that fit", *heads, width=_BUDGET)
     for one in budgets:
-        lookups, inputs = one.get("lookups") or {}, one["all_hot"] or {}
+        lookups, inputs = one["lookups"], one["all_hot"] or _NO_INPUTS
+        of_lookups = (one["lookup_ratio"], lookups["low"], lookups["high"])
+        shares = (*of_lookups, inputs["value"], inputs["low"], inputs["high"])
         yield _row(
             f"  {size(one['budget_bytes'])}",
             percent(one["table_ratio"]),
-            or_unknown(percent, one["lookup_ratio"]),
-            *(or_unknown(percent, lookups.get(key)) for key in bounds[1:]),
-            *(or_unknown(percent, inputs.get(key)) for key in bounds),
+            *(or_unknown(percent, share) for share in shares),
             width=_BUDGET,
         )
     yield "  inputs: those all of whose lookups are of these rows"
-    for why in sorted({one["why"] for one in budgets if one.get("why")}):
+    for why in sorted({one["why"] for one in budgets if one["why"]}):
         yield from paragraph(f"not known: {why}", "  ", "    ")
-    yield from (_drifted(one) for one in found["skew"]["drift"])
+    yield from map(_drifted, skew["drift"])
 
 
-def _drifted(drift: dict[str, Any]) -> str:
-    low, value, high = (f"{100 * drift[key]:.2g}" for key in ("low", "value", "high"))
+_NO_INPUTS: Bounds = {"value": None, "low": None, "high": None}
+
+
+def _drifted(drift: Drift) -> str:
+    low, value, high = (
+        f"{100 * share:.2g}" for share in (drift["low"], drift["value"], drift["high"])
+    )
     if drift["low"] <= 0:
         between = f"from epoch {drift['from']} to {drift['to']}"
         return f"  of the hot rows, no drift is seen {between} ({low} % to {high} % of lookups)"
@@ -152,7 +160,7 @@ def _drifted(drift: dict[str, Any]) -> str:
     )
 
 
-def _memory(summary: dict[str, Any]) -> Iterator[str]:
+def _memory(summary: Summary) -> Iterator[str]:
     means = {name: summary["metrics"][name]["mean"] for name in _MEMORY}
     if any(means.values()):
         yield ""
@@ -162,10 +170,8 @@ def _memory(summary: dict[str, Any]) -> Iterator[str]:
                 yield row(f"  {label_of(name)}", _MEMORY[name](mean), width=_LABEL + 8)
 
 
-def _mean(summary: dict[str, Any], field: str, table: str) -> float | None:
-    statistics = summary["metrics"].get(f"embedding/{field}{{table={table}}}", {})
-    mean: float | None = statistics.get("mean")
-    return mean
+def _mean(summary: Summary, field: str, table: str) -> float | None:
+    return mean_of(summary, f"embedding/{field}{{table={table}}}")
 
 
 def _row(label: str, *columns: str, width: int = _LABEL) -> str:

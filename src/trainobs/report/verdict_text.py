@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from trainobs.analysis.summary import Summary
 
 MEANINGS = {
     "loader-bound": "Training waits for its data.",
@@ -32,7 +32,7 @@ ASK_FOR_WORKERS = ("loader-bound", "mixed")
 """Kinds of verdicts of which somebody asks what more workers would do."""
 
 
-def said(summary: dict[str, Any]) -> dict[str, str | None]:
+def said(summary: Summary) -> dict[str, str | None]:
     """What the page says of the verdict on a run: sentences, or None.
 
     Returns:
@@ -43,13 +43,13 @@ def said(summary: dict[str, Any]) -> dict[str, str | None]:
     is_held_up = verdict["kind"] == "compute-bound" and verdict["cause"]
     why = unpredicted_workers(summary)
     return {
-        "meaning": HELD_UP if is_held_up else MEANINGS.get(verdict["kind"]),
+        "meaning": HELD_UP if is_held_up else MEANINGS.get(verdict["kind"] or ""),
         "unknown": _unknown(summary),
         "workers": f"{why}." if why else None,
     }
 
 
-def _unknown(summary: dict[str, Any]) -> str | None:
+def _unknown(summary: Summary) -> str | None:
     found, verdict = summary["would_help"], summary["verdict"]["run"]
     if found["changes"] or not verdict["kind"]:
         return None
@@ -61,7 +61,7 @@ def _unknown(summary: dict[str, Any]) -> str | None:
     return f"What would help is not known: {NOTHING_SURE if found['replayed'] else NO_REPLAY}."
 
 
-def unpredicted_workers(summary: dict[str, Any]) -> str:
+def unpredicted_workers(summary: Summary) -> str:
     """Why nobody knows what more workers would do, where that is the question; or ""."""
     why = summary["would_help"]["unknown"].get("workers")
     is_asked = summary["verdict"]["run"]["kind"] in ASK_FOR_WORKERS

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from trainobs.analysis.whatif import CHANGES
+from trainobs.analysis.whatif import CHANGES, WhatIf
 from trainobs.core.text import duration, percent, printable, times
 from trainobs.report.rows import row
 
 
-def render(found: dict[str, Any]) -> str:
+def render(found: WhatIf) -> str:
     """Predictions, one a line."""
     lines = [
         f"{found['run']}: {duration(found['step_ns'])} a step; the replay of the run as it was is "

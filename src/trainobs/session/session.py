@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from traceback import clear_frames
-from typing import Any
 
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.another_thread import in_another_thread
@@ -28,7 +27,7 @@ from trainobs.host.sampler import HostSampler
 from trainobs.probes.detach import detach
 from trainobs.probes.own_programs import OwnPrograms
 from trainobs.session.accelerator import Accelerator, AcceleratorWatch
-from trainobs.session.delivery import Deliveries, SinkDispatcher
+from trainobs.session.delivery import Deliveries
 from trainobs.session.file_watch import FileWatch
 from trainobs.session.forks import others_here, register_fork_cleanup, unregister_fork_cleanup
 from trainobs.session.lookups import HotRowSource, HotRowWatch, LookupReadings, LookupWatch
@@ -38,7 +37,7 @@ from trainobs.session.opening import Opening
 from trainobs.session.readings import RunReadings
 from trainobs.session.settings import Settings, library_roots
 from trainobs.session.sink_router import SinkRouter
-from trainobs.steps.clock import StepClock, StepWord
+from trainobs.steps.clock import StepClock
 from trainobs.steps.collector import Collector
 from trainobs.steps.fast_path import LANGUAGE, tell_if_stale
 from trainobs.steps.ledger import Ledger
@@ -75,62 +74,92 @@ class Session:
         files: FileWatch | None = None,
         waits_on_host: Callable[[], bool] = lambda: False,
     ) -> None:
+        tell_if_stale()
         self._files = files
         self._pid = os.getpid()
         self._stopped = self._forgotten = False
         self._asks_at_each_step = False  # a model's parts
         self._removing = threading.Lock()
-        opening = Opening(settings, self._removing)
         self._machine = MachineReadings()
         self._lookups = lookups or LookupWatch()
         self.look_at_end = self._lookups.look_at_end  # at a model that has no tables yet
-        calls: SinkDispatcher = sinks if isinstance(sinks, SinkRouter) else Deliveries(sinks)
-        told = {"rank": rank, "world_size": world_size, "settings": dict(noted or {})}
+        opening = Opening(settings, self._removing)
         try:
-            self._begin(settings, opening, calls, told, accelerator, waits_on_host)
+            self._kernel, why_not = opening.backend()
+            self._coverage = Coverage(self._kernel.status if self._kernel else {})
+            sees_calls = self._coverage.knows(CALLS)
+            reads_host = settings.probes and not sees_calls and has_room_for_files()
+            self._host = HostSampler.open() if reads_host else None
+            self.level = "ebpf" if sees_calls else "procfs" if self._host else "timing"
+            self.info = self._run_info(settings, why_not, rank, world_size, dict(noted or {}))
+            if self._files:
+                self._files.attach(self._kernel, why_not, self.info)
+            self._tell_why_not(settings, why_not)
+            switch_cost_ns = _switch_cost_ns()
+            self._hot_rows = HotRowWatch(self.info)
+            self._gpu = AcceleratorWatch(accelerator, self.info)
+            if self._kernel or self._host:
+                self._machine.begin(self.info.host, pressure=not self._host)
+            self.clock = StepClock(
+                self._kernel.clock if self._kernel else [0],
+                sample=self._host.sample if self._host else None,
+                on_close=self._on_close,
+            )
+            self.info.phases = self.clock.named
+            self.ledger = self._new_ledger()
+            self._collector = self._new_collector(switch_cost_ns)
+            self._gpu.attach(self.clock)
+            self._readings = RunReadings(
+                self._kernel,
+                self._coverage,
+                host=self._host,
+                gpu=self._gpu,
+                machine=self._machine,
+                ledger=self.ledger,
+                files=self._files,
+                waits_on_host=waits_on_host,
+            )
+            calls = sinks if isinstance(sinks, SinkRouter) else Deliveries(sinks)
+            self._observer = Observer(self.info, self._collector, calls, self._readings)
+            self._begin(settings, opening)
         except BaseException:
             self._machine.close()
             _surely(opening.undo)
             raise
 
-    def _begin(
+    def _run_info(
         self,
         settings: Settings,
-        opening: Opening,
-        calls: SinkDispatcher,
-        told: Mapping[str, Any],
-        accelerator: Accelerator | None,
-        waits_on_host: Callable[[], bool],
-    ) -> None:
-        tell_if_stale()
-        self._kernel, why_not = opening.backend()
+        why_not: str,
+        rank: int,
+        world_size: int,
+        noted: dict[str, object],
+    ) -> RunInfo:
+        """What is true of the run as it begins."""
         own = self._kernel.own if self._kernel else OwnPrograms()
         if self._kernel is None:
             own.refuse(settings.own, " ".join(why_not.split()), "run `trainobs doctor`")
-        self._coverage = Coverage(self._kernel.status if self._kernel else {})
-        sees_calls = self._coverage.knows(CALLS)
-        reads_host = settings.probes and not sees_calls and has_room_for_files()
-        self._host = HostSampler.open() if reads_host else None
-        self.level = "ebpf" if sees_calls else "procfs" if self._host else "timing"
-        self.info = RunInfo(
+        status = self._kernel.status if self._kernel else {"ebpf": why_not}
+        return RunInfo(
             level=self.level,
-            **told,
+            rank=rank,
+            world_size=world_size,
+            settings=noted,
             host={**host_facts(), "step_clock": LANGUAGE},
             clock=clocks(),
-            capabilities={
-                **(self._kernel.status if self._kernel else {"ebpf": why_not}),
-                **own.status,
-            },
+            capabilities={**status, **own.status},
             counters=own.counters,
         )
-        if self._files:
-            self._files.attach(self._kernel, why_not, self.info)
-        if self._kernel and "syscalls" in settings.probes and not sees_calls:
-            why_not = f"system calls are not seen: {_first_refusal(self._kernel.status)}"
+
+    def _tell_why_not(self, settings: Settings, why_not: str) -> None:
+        """Say why eBPF does not observe, where it was to."""
+        if self._kernel and "syscalls" in settings.probes and self.level != "ebpf":
+            states = (self._kernel.status[name] for name in self._kernel.status if name in CALLS)
+            why_not = f"system calls are not seen: {next(one for one in states if one != 'on')}"
         if why_not and settings.probes:
             _tell_level(self.level, why_not, settings.quiet or settings.unasked)
-        self._hot_rows = HotRowWatch(self.info)
-        self._wire(calls, accelerator, waits_on_host)
+
+    def _begin(self, settings: Settings, opening: Opening) -> None:
         try:
             register_fork_cleanup(self)
             self._register(settings)
@@ -261,22 +290,9 @@ class Session:
         for name in ("_collector", "_observer", "_readings"):
             self.__dict__.pop(name, None)
 
-    def _wire(
-        self,
-        calls: SinkDispatcher,
-        accelerator: Accelerator | None,
-        waits_on_host: Callable[[], bool],
-    ) -> None:
+    def _new_collector(self, switch_cost_ns: float) -> Collector:
         kernel, host = self._kernel, self._host
-        word: StepWord = kernel.clock if kernel else [0]
-        switch_cost_ns = _switch_cost_ns()
-        self._gpu = AcceleratorWatch(accelerator, self.info)
-        if kernel or host:
-            self._machine.begin(self.info.host, pressure=not host)
-        self.clock = StepClock(word, sample=host.sample if host else None, on_close=self._on_close)
-        self.info.phases = self.clock.named
-        self.ledger = self._new_ledger()
-        self._collector = Collector(
+        return Collector(
             self.clock,
             kernel,
             coverage=self._coverage,
@@ -289,18 +305,6 @@ class Session:
             sources=[self._machine, self._hot_rows, *self._gpu.sources],
             ready=self._gpu.ready,
         )
-        self._gpu.attach(self.clock)
-        self._readings = RunReadings(
-            kernel,
-            self._coverage,
-            host=host,
-            gpu=self._gpu,
-            machine=self._machine,
-            ledger=self.ledger,
-            files=self._files,
-            waits_on_host=waits_on_host,
-        )
-        self._observer = Observer(self.info, self._collector, calls, self._readings)
 
     def _new_ledger(self) -> Ledger:
         """A batch is known where the calls are, and what its maker did where the scheduler is."""
@@ -377,10 +381,6 @@ def _releasing(action: Callable[[], None]) -> None:
     except BaseException as error:
         clear_frames(error.__traceback__)
         raise
-
-
-def _first_refusal(status: Mapping[str, str]) -> str:
-    return next(state for name, state in status.items() if name in CALLS and state != "on")
 
 
 @cache  # once for a process: a notebook's cells are run again and again

@@ -12,10 +12,11 @@ from trainobs.core.records import RunInfo, StepTable
 from trainobs.core.text import printable
 from trainobs.tensorboard.values import as_text
 from trainobs.verdict.batch_columns import columns_of, first_of_run
+from trainobs.verdict.facts import facts_of
 from trainobs.verdict.rules import judge
 from trainobs.verdict.sentence import lines, sentence
 from trainobs.verdict.summed_steps import FirstSteps, StepInputs, SummedSteps
-from trainobs.verdict.verdict import Verdict, facts_of
+from trainobs.verdict.verdict import Verdict
 
 EPOCH_TAG = f"{TAGS}verdict/epoch"
 RUN_TAG = f"{TAGS}verdict/run"

@@ -13,9 +13,10 @@ from trainobs.replay.workers import HAND_NS_PER_BYTE
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.causes import awaited_alone, kernels_share
 from trainobs.verdict.cpus import free_cpus, taken_by_others
+from trainobs.verdict.facts import Facts
 from trainobs.verdict.handover import handed_over
 from trainobs.verdict.parts import Situation, known
-from trainobs.verdict.verdict import Advice, Cause, Facts, VerdictKind
+from trainobs.verdict.verdict import Advice, Cause, VerdictKind
 
 LEAST = 1.05
 """Speed-up from which on a change is worth advice: both ends of its prediction."""

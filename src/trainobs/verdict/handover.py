@@ -8,8 +8,8 @@ from trainobs.replay.handover import NO_DRAW, Draw, taking_tensors
 from trainobs.replay.metric_columns import COUNT, KEPT
 from trainobs.verdict import asleep, kept
 from trainobs.verdict import metric_names as names
+from trainobs.verdict.facts import Facts
 from trainobs.verdict.parts import TAKEN_NS, Mean, Situation, batches_of, known
-from trainobs.verdict.verdict import Facts
 
 FETCHES_NS = 3e6
 """CPU time of the training thread in the wait for a batch from which on it does more than take it

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from trainobs.replay.metric_columns import COUNT
 from trainobs.replay.predict import Replay
 from trainobs.verdict import metric_names as names
-from trainobs.verdict.verdict import Facts, VerdictKind
+from trainobs.verdict.facts import Facts
+from trainobs.verdict.verdict import VerdictKind
 
 BOUND = 0.20
 """Share of all time from which a cost is a bottleneck."""

@@ -12,11 +12,11 @@ from trainobs.verdict import metric_names as names
 from trainobs.verdict.asleep import helpers_ns, why_kept
 from trainobs.verdict.cpus import FULL, cpus_used, free_cpus
 from trainobs.verdict.evidence import WORTH_SHOWING
+from trainobs.verdict.facts import Facts
 from trainobs.verdict.handover import asleep_for_nobody
 from trainobs.verdict.parts import Situation, batches_of, known, parts_of
 from trainobs.verdict.summed_steps import WINDOW, SummedSteps
 from trainobs.verdict.unpredictable import unpredictable
-from trainobs.verdict.verdict import Facts
 
 FEWEST_STEPS = 6
 """Steps below which nothing is told."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, isnan
 
 from trainobs.core.catalogue.named import named_phase
@@ -15,6 +16,7 @@ from trainobs.verdict.causes import find, kernels_share, reads_again
 from trainobs.verdict.cpus import contention, is_full
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
 from trainobs.verdict.evidence import WORTH_SHOWING, evidence, metrics_of
+from trainobs.verdict.facts import Facts
 from trainobs.verdict.parts import (
     BOUND,
     HOLDS,
@@ -28,7 +30,7 @@ from trainobs.verdict.parts import (
 from trainobs.verdict.replayable import FEWEST_STEPS, replay_of
 from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.unphased import outcome_of
-from trainobs.verdict.verdict import Cause, Facts, Outcome, Verdict, VerdictKind, abstained
+from trainobs.verdict.verdict import Cause, Outcome, Verdict, VerdictKind, abstained
 
 GPU_FULL = 0.8
 """Share of the step in which the GPU is in a phase, from which on what the host waits for may cost
@@ -96,8 +98,7 @@ def judge_by(replay: Replay | None, summed: SummedSteps, facts: Facts) -> Verdic
     parts = parts_of(mean, facts)
     now = Situation(mean, parts, facts, None if replay is None or replay.refused else replay)
     outcome = _outcome(summed, now)
-    kind, ns = outcome.kind, outcome.ns
-    if kind is None:
+    if outcome.kind is None:
         return Verdict(
             len(summed),
             step_ns=parts.step,
@@ -105,6 +106,13 @@ def judge_by(replay: Replay | None, summed: SummedSteps, facts: Facts) -> Verdic
             evidence=tuple(evidence(now, (), None)),
             abstained_because=outcome.abstained_because,
         )
+    found = _verdict(outcome.kind, outcome.ns, summed, now)
+    return replace(found, replayed=None if replay is None else not replay.refused)
+
+
+def _verdict(kind: VerdictKind, ns: float, summed: SummedSteps, now: Situation) -> Verdict:
+    """The kind, and the time that it is about, with all that there is to say of them."""
+    parts, facts = now.parts, now.facts
     held_up = kind is VerdictKind.COMPUTE and parts.lost >= BOUND * parts.step
     found = find(kind, now) if held_up or kind is not VerdictKind.COMPUTE else None
     cause = found.cause if found else None
@@ -137,7 +145,6 @@ def judge_by(replay: Replay | None, summed: SummedSteps, facts: Facts) -> Verdic
         knows_phases=now.knows_phases,
         evidence=tuple(evidence(now, costs or (kind,), found)),
         advice=None if came_once else advise(kind, cause, now),
-        replayed=None if replay is None else not replay.refused,
     )
 
 
@@ -154,47 +161,52 @@ def _outcome(summed: SummedSteps, now: Situation) -> Outcome:
     costs = {kind: parts.least(kind) for kind in OVERHEADS}
     top = max(costs, key=lambda kind: costs[kind])
     most, lost = costs[top], parts.lost
-    is_memory_unknown = isnan(part[VerdictKind.MEMORY])
-    if is_memory_unknown and known(parts.device) >= max(BOUND * parts.step, most):
+    rival = max(BOUND * parts.step, most)  # that anything else has to come up to
+    if isnan(part[VerdictKind.MEMORY]) and known(parts.device) >= rival:
         return abstained(
             "computation waited for a device, and nobody knows whether for want of memory"
         )
     is_computation = _is_computation(now)
-    some = UnevenTime(0.0, "")
+    uneven = UnevenTime(0.0, "")
     if is_computation:
-        some = in_some_steps(summed, (names.OTHER,), _NOT_DONE)
+        uneven = in_some_steps(summed, (names.OTHER,), _NOT_DONE)
     not_done = max(0.0, lost - known(parts.device)) + known(parts.asleep["other"])
     other = max(0.0, parts.other - not_done)
     unmarked = 0.0 if is_computation else other
-    if lost >= max(BOUND * parts.step, most, some.ns, unmarked, known(parts.unexplained)):
+    if lost >= max(rival, uneven.ns, unmarked, known(parts.unexplained)):
         return Outcome(VerdictKind.COMPUTE, lost)
-    if unmarked >= max(BOUND * parts.step, most):
+    if unmarked >= rival:
         return abstained(_unmarked(now, parts.other))
     if why := _why_unseen(now, top, most):
         return abstained(why)
-    if some.ns >= max(BOUND * parts.step, most):
-        share = percent(some.ns / parts.step)
-        return abstained(f"{share} of all time is what the loop takes longer {some.where}, {_RARE}")
-    on_gpu = sum(known(now.ns(name)) for name in names.ON_GPU) / parts.step
-    if most >= BOUND * parts.step and top in _OF_THE_HOST and on_gpu >= GPU_FULL:
-        share = percent(min(1.0, on_gpu))
-        return abstained(
-            f"the GPU is in forward, backward, optimizer or transfer for {share} of the step, so "
-            "that what the host waits for may cost nothing"
-        )
+    if uneven.ns >= rival:
+        share, where = percent(uneven.ns / parts.step), uneven.where
+        return abstained(f"{share} of all time is what the loop takes longer {where}, {_RARE}")
     if most >= BOUND * parts.step:
-        second = max(ns for kind, ns in costs.items() if kind is not top)
-        if second >= max(BOUND * parts.step, RIVAL_COST * most):
-            return Outcome(
-                VerdictKind.MIXED, min(parts.step, sum(part[kind] for kind in _costs(now)))
-            )
-        return Outcome(top, part[top])
+        return _of_costs(top, costs, now)
     if isnan(part[VerdictKind.COMMUNICATION]):
         return abstained("the time in collectives was not measured")
     computing = known(part[VerdictKind.COMPUTE])
     if isnan(now.ns("sched/main_offcpu_ns")):
         return abstained(_uncounted(now))
     return Outcome(VerdictKind.COMPUTE, computing + (other if is_computation else 0.0))
+
+
+def _of_costs(top: VerdictKind, costs: Mapping[VerdictKind, float], now: Situation) -> Outcome:
+    """The largest cost, or several that stand beside it, unless a GPU may hide it."""
+    parts, part = now.parts, now.parts.part
+    on_gpu = sum(known(now.ns(name)) for name in names.ON_GPU) / parts.step
+    if top in _OF_THE_HOST and on_gpu >= GPU_FULL:
+        share = percent(min(1.0, on_gpu))
+        return abstained(
+            f"the GPU is in forward, backward, optimizer or transfer for {share} of the step, so "
+            "that what the host waits for may cost nothing"
+        )
+    second = max(ns for kind, ns in costs.items() if kind is not top)
+    if second < max(BOUND * parts.step, RIVAL_COST * costs[top]):
+        return Outcome(top, part[top])
+    together = sum(part[kind] for kind in _costs(now))
+    return Outcome(VerdictKind.MIXED, min(parts.step, together))
 
 
 def _why_unseen(now: Situation, top: VerdictKind, most: float) -> str:

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from trainobs.core.text import percent
 from trainobs.replay.metric_columns import Floats
+from trainobs.verdict.facts import Facts
 from trainobs.verdict.handover import are_uneven
 from trainobs.verdict.metric_names import STEP
 from trainobs.verdict.summed_steps import Sample
-from trainobs.verdict.verdict import Facts
 
 FALLS = 2 / 3
 """Share of the time of the first batches, from which on a data set may keep them, in memory or on a
