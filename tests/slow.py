@@ -75,7 +75,7 @@ SLOW: dict[str, str] = {
     r"fae/test_pack_resume::test_(a_killed|a_run_goes_on)": "going on with workers, in an epoch",
     r"fae/test_pack_resume::test_a_run_with.*\[(streamed|shuffled)": "remembered",
     r"fae/test_pool::test_c_takes.*\[\d\d\d": "100 of 300 random batches",
-    r"fae/test_ray_job::test_(the_result|lists_of|data_that)": (
+    r"fae/test_ray_job::test_(the_result|lists_of|counters_leave|data_that)": (
         "columns of every kind, without Ray; the same refusals of a loader, in test_calibrate_data"
     ),
     r"fae/test_sharder_adam::.*\[((bags|sequences)-)?(overlay|paper)": "partitioned",

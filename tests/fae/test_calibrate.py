@@ -77,6 +77,34 @@ def test_predictions_cover_fresh_data_as_often_as_they_say():
     assert misses <= 12 + 3.7 * 12**0.5  # of 120, 12 are to be expected
 
 
+@pytest.mark.parametrize("longest", [1, 40])
+def test_bytes_that_hot_rows_spare_are_as_sure_as_told_however_bags_differ(longest):
+    fresh = matrix(10_000, 400_000)
+    mean_length = bag_lengths(np.random.default_rng(10_000), 2_000_000, longest).mean()
+    misses = 0
+    for seed in range(40):
+        batches = [bags(seed, number, longest) for number in range(8)]
+        profile = quiet(batches, margin=0, confidence=0.9, seed=seed)
+        spared = 16 * len(KEYS) * mean_length * hot_share(profile, fresh)[1]
+        expected = profile.predictions.hot_bytes_per_input
+        misses += not expected.low <= spared <= expected.high
+    assert misses <= 4 + 3.7 * 4**0.5  # of 40, 4 are to be expected
+
+
+def bag_lengths(random, count, longest):
+    """Most bags are short, and few as long as may be; an input's are equally long."""
+    return np.minimum(random.zipf(1.8, count), longest)
+
+
+def bags(seed, number, longest):
+    random = np.random.default_rng([seed, number])
+    lengths = bag_lengths(random, 500, longest)
+    ids = matrix(1000 * (seed + 1) + number, lengths.sum())
+    return KeyedJaggedTensor(
+        list(KEYS), torch.from_numpy(ids.ravel()), lengths=torch.from_numpy(np.tile(lengths, 3))
+    )
+
+
 def test_neighbours_of_counted_inputs_do_not_judge_them():
     """In a log forty inputs of a session are neighbours: half of them would know the others."""
     fresh = matrix(10_000, 400_000)

@@ -65,6 +65,13 @@ def test_of_inputs_held_out_by_runs_of_neighbours(count, session):
     assert missed <= 0.05 * trials + 3.7 * math.sqrt(0.05 * trials)
 
 
+@pytest.mark.parametrize("hits", [0, 1])
+def test_an_interval_holds_the_share_that_was_seen(hits):
+    for count in range(1, 500):
+        low, high = ratio(np.full(count, hits), np.ones(count), 0.9)[1:]
+        assert low <= hits <= high
+
+
 def test_a_single_run_of_neighbours_tells_next_to_nothing():
     low, high = ratio(np.ones(500), np.ones(500), 0.95, np.array([0]))[1:]
     assert high - low > 0.7

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from decimal import Decimal
@@ -123,6 +125,34 @@ def test_tables_without_a_counter_for_each_row_are_added_up_too(ray_data):
         for memory in ("4MB", "2GiB")
     )
     same(by_ray, whole)
+
+
+ON_ONE_CPU = """
+import os, sys
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+import ray
+from tests.fae.skewed import KEYS, matrix, tables
+from trainobs.fae import calibrate_dataset
+
+ray.init(_temp_dir=sys.argv[1], num_cpus=1, include_dashboard=False, object_store_memory=100 << 20)
+rows = [{"number": n, **dict(zip(KEYS, ids))} for n, ids in enumerate(matrix(0, 2000).T.tolist())]
+profile = calibrate_dataset(
+    ray.data.from_items(rows), tables(), 20_000, input_id="number", workers=int(sys.argv[2])
+)
+print("inputs read:", profile.made["inputs_read"])
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_counters_leave_a_cluster_of_one_cpu_to_what_reads_for_them(workers):
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    command = [sys.executable, "-c", ON_ONE_CPU, folder, str(workers)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    assert "inputs read: 2000" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -290,6 +290,16 @@ def test_a_cache_that_would_keep_older_rows_is_refused(mode: str, sequences: boo
 
 
 @pytest.mark.usefixtures("lone_rank")
+def test_tables_that_no_optimizer_trains_in_the_backward_are_refused_and_why() -> None:
+    one = case()
+    model = Model(one)
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
+    plan = plan_of(model, one).plan["collection"]  # TorchRec plans these tables dense
+    with pytest.raises(FAEError, match="kernel 'dense'.*\n  do:    apply_optimizer_in_backward"):
+        fae_sharder(one, profile_of(one)).shard(model.collection, plan, env)
+
+
+@pytest.mark.usefixtures("lone_rank")
 def test_groups_of_ranks_that_average_their_tables_are_refused() -> None:
     one, world = case(), dist.group.WORLD
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))

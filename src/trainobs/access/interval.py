@@ -29,7 +29,8 @@ def wilson_around(share: float, trials: float, confidence: float) -> Interval:
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     spread = share * (1 - share) / trials + z * z / (4 * trials * trials)
     half = z * math.sqrt(spread) / (1 + z * z / trials)
-    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
+    low, high = max(0.0, centre - half), min(1.0, centre + half)
+    return Interval(share, min(low, share), max(high, share))  # of 0 and 1 they are rounded
 
 
 def normal_quantile(confidence: float) -> float:

@@ -130,13 +130,20 @@ def predict(
         all_hot_ratio=ratio(total.is_all_hot, np.ones(inputs.size), confidence, inputs.begins),
         hot_lookup_ratio=ratio(*total, confidence, inputs.begins),
         bytes_per_input=_mean(moved.all),
-        hot_bytes_per_input=Interval(
-            *(_mean(moved.all) * share for share in ratio(*moved, confidence, inputs.begins))
-        ),
+        hot_bytes_per_input=_mean_hot(moved, confidence, inputs.begins),
         threshold=threshold,
         threshold_bytes=threshold_bytes,
         tables=by_table,
     )
+
+
+def _mean_hot(
+    moved: HotLookupCounts, confidence: float, begins: NDArray[np.intp] | None
+) -> Interval:
+    """Mean of what is hot, as a share of the most that an input has: not only shares vary."""
+    most = float(moved.all.max(initial=0.0))
+    share = ratio(moved.hot, np.broadcast_to(most, len(moved.hot)), confidence, begins)
+    return Interval(*(most * each for each in share))
 
 
 def _mean(values: NDArray[np.number[Any]]) -> float:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ray.data import DataIterator, Dataset
 
 _BATCH = 1 << 16
+_PARTS_OF_CPU = 10_000  # Ray tells none that are smaller
 _MISSING = "give integers, and an id of its own, or an empty list, to what is missing"
 
 
@@ -106,8 +107,9 @@ def _read(
         ray.init()
     cpus = float(ray.cluster_resources().get("CPU", 1.0))  # type: ignore[no-untyped-call]
     count = workers or max(1, int(cpus) // 4)
-    # Reading needs CPUs too: counters that took all of them would wait for data for ever.
-    counter = ray.remote(num_cpus=min(1.0, cpus / (2 * count)))(_count)
+    # A task that reads takes a whole CPU: counters that left none would wait for data for ever.
+    most = int(min(cpus / 2, max(0.0, cpus - 1)) / count * _PARTS_OF_CPU) / _PARTS_OF_CPU
+    counter = ray.remote(num_cpus=min(1.0, most))(_count)
     shares = dataset.select_columns(names).streaming_split(count, equal=False)
     pending = [counter.remote(share, names, new_sample) for share in shares]
     sample = new_sample()

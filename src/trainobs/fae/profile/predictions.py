@@ -198,7 +198,7 @@ def with_unread(share: Interval, ratio: float, whole: float = 1.0) -> Interval:
 
 def _up_to(share: Interval, most: Interval, chosen_by: float, whole: float) -> Interval:
     high = max(share.high, most.high)
-    return share._replace(high=high + chosen_by * (whole - high))
+    return share._replace(high=high + chosen_by * max(0.0, whole - high))
 
 
 def unread_text(ratio: float) -> str:

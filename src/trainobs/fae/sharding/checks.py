@@ -23,6 +23,7 @@ from trainobs.fae.sharding.layout import HotLayout
 from trainobs.fae.sharding.torchrec_private import Plan, has_optimizer
 
 _CACHING = "fused_uvm_caching"
+_DENSE = "dense"
 _KERNELS = ("fused", "fused_uvm", _CACHING)
 _PRECISIONS = (DataType.FP32, DataType.FP16)
 OPTIMIZERS = (
@@ -220,6 +221,11 @@ def _refusals(
     is_mean = getattr(config, "pooling", None) is PoolingType.MEAN
     is_virtual = config.data_type in _PRECISIONS and getattr(config, "use_virtual_table", False)
     return [
+        (
+            kernel == _DENSE,
+            f"compute kernel {kernel!r}, as for a table that an optimizer of the model trains",
+            "apply_optimizer_in_backward to its parameters: TorchRec then plans it fused",
+        ),
         (
             kernel not in _KERNELS,
             f"compute kernel {kernel!r}",
