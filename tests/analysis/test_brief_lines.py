@@ -40,13 +40,6 @@ def summary_of(make, tmp_path):
     return summarize(RunLog.open(make(tmp_path / "r")))
 
 
-def test_requests_that_were_lost_make_a_least_of_what_devices_read(tmp_path):
-    summary = summary_of(loader_bound, tmp_path)
-    summary["lost"]["kernel"] = {"requests": 1}
-    told = "  at least 1 MB read from and 4 kB written to block devices a step"
-    assert told in rendered(summary)
-
-
 def test_a_statement_that_is_too_wide_is_wrapped_with_all_its_numbers():
     lines = statement(f"  {LOADER}")
     assert " ".join(map(str.strip, lines)) == LOADER
