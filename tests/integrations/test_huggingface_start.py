@@ -157,7 +157,7 @@ def test_a_bad_setting_is_an_error_with_its_name():
         ObsTrainerCallback("auto")
 
 
-def test_events_go_into_the_file_of_the_trainers_own_callback(hf, monkeypatch):
+def test_events_go_into_the_file_of_the_trainers_own_callback(hf, monkeypatch, capfd):
     monkeypatch.setattr(sink, "STEPS_ALONE", 0)
     callback = ObsTrainerCallback()
     options = {"report_to": "tensorboard", "logging_strategy": "steps", "logging_steps": 3}
@@ -166,6 +166,7 @@ def test_events_go_into_the_file_of_the_trainers_own_callback(hf, monkeypatch):
     assert callback.run_dir == events.parent / "trainobs"
     assert logged_steps(events.parent, "train/loss") == [3, 6]
     assert logged_steps(events.parent) == [3, 6]
+    assert f"`tensorboard --logdir {events.parent}`" in capfd.readouterr().err
 
 
 def test_a_writer_of_ones_own_is_taken_and_still_open_for_its_owner(hf):

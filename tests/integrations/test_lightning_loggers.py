@@ -43,13 +43,15 @@ def test_windows_end_at_the_steps_of_self_log(lightning, every, accumulate, monk
     assert step_numbers(callback.run_dir) == list(steps)
 
 
-def test_events_go_into_the_file_of_the_tensorboard_logger(lightning):
+def test_events_go_into_the_file_of_the_tensorboard_logger_which_is_told(lightning, capfd):
     logger, callback = tensorboard(lightning), ObsCallback()
     lightning.fit(callback, logger=logger, log_every_n_steps=1)
     assert callback.run_dir == Path(logger.log_dir, "trainobs")
     (events,) = event_files(lightning.directory)
     assert events.parent == Path(logger.log_dir)
     assert logged_steps(events.parent) == logged_steps(events.parent, "loss")
+    told = capfd.readouterr().err
+    assert f"`trainobs report {callback.run_dir}`, `tensorboard --logdir {logger.log_dir}`" in told
 
 
 def test_without_a_logger_it_has_an_event_file_of_its_own(lightning):

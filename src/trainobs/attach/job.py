@@ -345,7 +345,7 @@ def _sinks(run: AttachedRun, place: Path, asked: Path) -> list[Sink]:
     if run.rank:
         return [log]
     board = LayoutWriter(EventFile(place / "tensorboard"))
-    at_end = partial(tell_end, place, asked)
+    at_end = partial(tell_end, place, asked, str(place))
     return [log, TensorBoardSink(board, LOG_EVERY_N_STEPS, on_verdict=at_end)]
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trainobs.session.settings import is_remote
 from trainobs.tensorboard import protos
 
 _CHUNK_BYTES = 1 << 20
@@ -17,11 +18,16 @@ class SummaryWriterEvents:
 
     Of several layouts of the custom-scalars page in one run TensorBoard draws the last. So ours is
     left out where another one is there already; one that comes later replaces it.
+
+    Attributes:
+        log_dir: where the file is, a directory or a URL.
     """
 
     def __init__(self, summary_writer: Any) -> None:
         self._writer = summary_writer
-        self._directory = Path(summary_writer._get_file_writer().get_logdir())
+        log_dir = summary_writer._get_file_writer().get_logdir()
+        self._directory = Path(log_dir)
+        self.log_dir = str(log_dir if is_remote(log_dir) else self._directory.absolute())
         self._layouts = 0
 
     def add_event(self, event: protos.Event) -> None:

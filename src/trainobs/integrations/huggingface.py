@@ -165,12 +165,14 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
         self, args: Any, state: Any, trainer: Any | None, loader: Any, model: Any | None
     ) -> None:
         board = _tensorboard_writer(trainer)
+        writer = SummaryWriterEvents(board) if board and args.process_index == 0 else None
         by_steps = args.logging_strategy == "steps"
         self._epoch, self._optimizing = None, False
         self._session, self.run_dir = open_session(
             self._settings,
             self._settings.run_dir or _default_run_dir(args, board),
-            writer=SummaryWriterEvents(board) if board and args.process_index == 0 else None,
+            writer=writer,
+            curves=writer.log_dir if writer else None,
             log_every_n_steps=self._settings.log_every_n_steps
             or (max(1, int(state.logging_steps)) if by_steps else LOG_EVERY_N_STEPS),
             first_step=1,

@@ -32,7 +32,6 @@ from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.session.runs import default_run_dir, open_session
 from trainobs.session.session import Session
 from trainobs.session.settings import LOG_EVERY_N_STEPS, is_remote
-from trainobs.tensorboard.event_file import EventWriter
 
 _NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -267,7 +266,7 @@ class ObsCallback(ObservingCallback, _Callback):  # type: ignore[misc]
         for lent in _LENT:  # each leads to the module, and so to the Trainer
             self.__dict__.pop(lent, None)
 
-    def _place(self, trainer: Any) -> tuple[Path, EventWriter | None]:
+    def _place(self, trainer: Any) -> tuple[Path, SummaryWriterEvents | None]:
         """Where the run log goes, and where TensorBoard's events go if not beside it."""
         tensorboard = _tensorboard_logger(trainer)
         run_dir = self._settings.run_dir or _default_run_dir(trainer, tensorboard)
@@ -281,6 +280,7 @@ class ObsCallback(ObservingCallback, _Callback):  # type: ignore[misc]
             self._settings,
             run_dir,
             writer=writer,
+            curves=writer.log_dir if writer else None,
             log_every_n_steps=self._settings.log_every_n_steps
             or trainer.log_every_n_steps
             or LOG_EVERY_N_STEPS,

@@ -16,7 +16,6 @@ from trainobs.integrations.lightning import ObsCallback
 from trainobs.integrations.profiler_tee import ProfilerTee
 from trainobs.integrations.user_warnings import warn_once
 from trainobs.session.settings import Settings, is_remote
-from trainobs.tensorboard.event_file import EventWriter
 
 PLACE = "TRAINOBS_DIR"
 """Environment variable: the directory for such runs; by default in the user's state directory."""
@@ -41,7 +40,7 @@ class UnaskedCallback(ObsCallback):
         except TrainobsError as error:  # a bad value of TRAINOBS
             logger.warning("trainobs does not observe this Trainer: %s", error)
 
-    def _place(self, trainer: Any) -> tuple[Path, EventWriter | None]:
+    def _place(self, trainer: Any) -> tuple[Path, None]:
         run_dir = auto_run_dir(trainer.world_size)
         assert run_dir is not None, "setup comes first"
         return run_dir, None

@@ -40,12 +40,13 @@ def tell_no_step(run_dir: Path) -> None:
         tell(f"no step was found; the run is in {run_dir}")
 
 
-def tell_end(run_dir: Path, asked: Path, verdict: Verdict) -> None:
+def tell_end(run_dir: Path, asked: Path, curves: str, verdict: Verdict) -> None:
     """Three lines; one where no run could be written.
 
     Args:
         run_dir: of the run.
         asked: where it was to go.
+        curves: where TensorBoard finds its curves: not in the run, if a framework writes them.
         verdict: on the run.
     """
     from trainobs.verdict.advice import told
@@ -57,5 +58,6 @@ def tell_end(run_dir: Path, asked: Path, verdict: Verdict) -> None:
         place = shlex.quote(str(run_dir))
         beside = "" if run_dir == asked else f"; {asked} holds an earlier one"
         lines.append(f"the run is in {run_dir}{beside}")
-        lines.append(f"see `trainobs report {place}`, `tensorboard --logdir {place}`")
+        board = shlex.quote(curves)
+        lines.append(f"see `trainobs report {place}`, `tensorboard --logdir {board}`")
     tell(*lines)

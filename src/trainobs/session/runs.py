@@ -75,6 +75,7 @@ def open_session(
     run_dir: Path,
     *,
     writer: EventWriter | None = None,
+    curves: str | None = None,
     log_every_n_steps: int,
     first_step: int = 0,
     rank: int = 0,
@@ -88,6 +89,7 @@ def open_session(
         settings: what the user chose.
         run_dir: where the run log goes; if a run is there already, a directory beside it.
         writer: where TensorBoard events go; None: into `tensorboard/` of the run directory.
+        curves: the directory that `writer` writes to, which is told at the end.
         log_every_n_steps: steps between two points in TensorBoard, after the first.
         first_step: number that the framework gives the first step of a training.
         rank: this process in the job.
@@ -119,7 +121,8 @@ def open_session(
         sinks = [RunLogSink(home, rank, claimed=claimed), *_asking(home, this, sources, points)]
         if rank == 0:
             board = LayoutWriter(events or EventFile(home / "tensorboard"))
-            at_end = partial(tell_end, home, asked) if tells else tell_nobody
+            told = partial(tell_end, home, asked, curves or str(home))
+            at_end = told if tells else tell_nobody
             counts = SavedCounts(home, rank) if process_is_wanted() else lookups.counts
             sinks.append(TensorBoardSink(board, *points, counts, at_end))
         # From its beginning, for a run that is killed.
