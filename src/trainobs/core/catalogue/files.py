@@ -59,8 +59,6 @@ FILES: tuple[Metric, ...] = (
         "io/data_mmap_bytes",
         Cells("bytes", (Op.MMAP,), DATA),
         "Bytes of training data newly mapped with mmap; mapped is not yet read.",
-        blind="Batches that torch hands over by its sharing strategy file_system count as data, "
-        "mapped and opened, unless data_roots are given.",
     ),
     kernel(
         "io/data_fault_count",
