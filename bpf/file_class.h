@@ -124,9 +124,16 @@ static __always_inline bool infers_touched(struct task_state *task)
 	return set && (set->infer_data || set->overlaid) && loads(task);
 }
 
+/* Whether a file in shared memory was opened by shm_open: so torch_shm_manager, a child of a worker,
+ * sees whether one of torch's segments is there still. */
+static __always_inline bool is_segment(struct target *target, u32 class)
+{
+	return class == TOBS_SHM && flags_of(target) & O_NOFOLLOW;
+}
+
 /* Whether this call makes its file data: see tobs_settings::infer_data. Also a staged copy in shared
- * memory: torch's own segments are never read from, and always open for writing. What a loader has
- * open for writing is data once it reads it; before, it may be its scratch. */
+ * memory: torch's own segments are never read from. What a loader has open for writing is data once
+ * it reads it; before, it may be its scratch. */
 static __always_inline bool makes_data(struct task_state *task, struct target *target, u32 class,
 				       u32 op)
 {
@@ -134,6 +141,8 @@ static __always_inline bool makes_data(struct task_state *task, struct target *t
 		return false;
 	if (op == TOBS_OPEN || op == TOBS_MMAP || op == TOBS_HINT) {
 		if (mode_of(target) & FMODE_WRITE)
+			return false;
+		if (op == TOBS_OPEN && is_segment(target, class))
 			return false;
 	} else if (op != TOBS_READ) {
 		return false;

@@ -25,6 +25,8 @@ static __always_inline u32 class_of_request(struct task_state *task, u32 op)
 
 	if (op == REQ_OP_READ && filled && filled >> 8 == faults_over())
 		return filled & 0xff;
+	if (op == REQ_OP_READ && task->flags & CALL_COPIES)
+		return TOBS_OTHER; /* of the source, and the call has the class of its target */
 	return class_of_call(task);
 }
 

@@ -12,6 +12,8 @@ static __always_inline void begin_file_call(struct task_state *task, struct targ
 	if (target.kind != S_IFREG || task->class == TOBS_PSEUDO)
 		return;
 	task->flags = CALL_REGULAR;
+	if (op == TOBS_READ)
+		task->begin = READ(struct file, target.file, f_pos);
 	if (op == TOBS_READ && flags_of(&target) & O_DIRECT) {
 		task->flags |= CALL_DIRECT;
 		begin_direct_read(task);
@@ -153,10 +155,26 @@ static __always_inline bool went_past_cache(struct task_state *task, bool drops)
 	return task->flags & CALL_DIRECT || (!drops && has_no_pages((struct inode *)task->inode));
 }
 
+/* How far behind the begin of a page a read has begun. What sendfile and its like read does not say. */
+static __always_inline u64 into_page(struct task_state *task, struct pt_regs *regs, u32 offset_arg)
+{
+	u64 begin = task->begin;
+
+	if (task->flags & CALL_COPIES || offset_arg == TOBS_NO_OFFSET)
+		return 0;
+	if (offset_arg) {
+		u64 at = syscall_arg(regs, offset_arg & (TOBS_RWF - 1));
+
+		if (at != NOWHERE)
+			begin = at;
+	}
+	return begin & (bytes_of_pages(1) - 1);
+}
+
 /* What a read of a regular file says about the page cache. One at end of file says nothing, and one that
  * would not wait has failed, and left the pages to one that does. */
 static __always_inline void count_cache(struct task_state *task, struct account to, u32 class,
-					long bytes, u64 ns, bool drops)
+					long bytes, u64 into, u64 ns, bool drops)
 {
 	if (went_past_cache(task, drops)) {
 		if (bytes > 0)
@@ -164,7 +182,7 @@ static __always_inline void count_cache(struct task_state *task, struct account 
 		return;
 	}
 	if (bytes > 0)
-		add(to, TOBS_CACHE_READ, class, 1, whole_pages(bytes), 0, 0);
+		add(to, TOBS_CACHE_READ, class, 1, whole_pages(into + bytes), 0, 0);
 	if (task->added_pages)
 		count_for(task, TOBS_CACHE_MISS, class, bytes_of_pages(task->added_pages), 0);
 	if (task->flags & CALL_READ_AHEAD)
@@ -272,7 +290,8 @@ static __always_inline void exit_call(struct task_state *task, struct pt_regs *r
 		reads = class != TOBS_CLASSES;
 	}
 	if (reads)
-		count_cache(task, to, class, result, ns,
+		count_cache(task, to, class, result,
+			    into_page(task, regs, machine.syscalls[nr].offset_arg), ns,
 			    drops_pages(regs, machine.syscalls[nr].offset_arg));
 	if (makes_batch(task) && class == TOBS_DATA && (op == TOBS_READ || op == TOBS_OPEN))
 		count_in_batch(task, op, fd, bytes, ns);

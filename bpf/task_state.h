@@ -14,6 +14,7 @@ struct task_state {
 	u64 wake_ns;	/* when it became ready to run */
 	u64 on_ns;	/* when it got the CPU; 0: not seen */
 	u64 reclaim_ns; /* when it began to free memory; 0: it does not */
+	u64 begin;	/* position of the file as the call in flight began */
 	u64 aside_ns;	/* when a call of TOBS_STAT or TOBS_LIST began */
 	u64 faults;	/* page faults of it that were over at the last fault of a file, plus one */
 	u64 filled; /* likewise when pages came in that no call named, and their class: request_class.h */

@@ -26,7 +26,7 @@ enum tobs_op {
 	TOBS_URING_READ,  /* reads completed by io_uring */
 	TOBS_URING_WRITE, /* writes completed by io_uring */
 	TOBS_DIRECT_READ, /* the part of the reads above that went past the page cache */
-	TOBS_CACHE_READ,  /* reads that the page cache could serve; bytes: rounded up to pages; by
+	TOBS_CACHE_READ,  /* reads that the page cache could serve; bytes: of pages touched; by
 			     io_uring bytes alone */
 	TOBS_CACHE_MISS,  /* pages that reads brought into the page cache */
 	TOBS_DEMAND_MISS, /* reads that started read-ahead and waited for it */

@@ -352,8 +352,10 @@ enum bpf_func_id {
 #define PF_IO_WORKER 0x10 /* include/linux/sched.h, v5.12 */
 #if defined(__TARGET_ARCH_arm64)
 #define O_DIRECT 0200000
+#define O_NOFOLLOW 0100000
 #else
 #define O_DIRECT 040000
+#define O_NOFOLLOW 0400000
 #endif
 
 /* include/uapi/linux/io_uring.h */

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.kernel.ground_truth import BLOCK, MIB, evict, rounded
+from tests.kernel.ground_truth import BLOCK, MIB, evict, rounded, write_file
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.processes import Outsider, in_child
 from tests.kernel_state import programs_off_here
@@ -168,6 +168,30 @@ def splice(source: int, target: int) -> int:
     os.close(reader)
     os.close(writer)
     return done
+
+
+@pytest.mark.parametrize("copy", [send, copy_range])
+def test_what_a_copy_reads_from_a_device_has_no_class_of_its_target(
+    observed: ObservedKernel, place: Path, outsider: Outsider, copy: Callable[[int, int], int]
+) -> None:
+    """As where data is staged."""
+    source = place / "source"
+    outsider.do(write_file, source, 1_000_003)
+    (place / "data").mkdir()
+    observed.data(place / "data")
+
+    def attempt() -> Counts:
+        evict(source)
+        opened = os.open(source, os.O_RDONLY)
+        target = os.open(place / "data" / "target", os.O_WRONLY | os.O_CREAT)
+        got = observed.during(lambda: copy(opened, target))
+        os.close(opened)
+        os.close(target)
+        return got
+
+    got = observed.undisturbed(attempt, source)
+    assert got.bytes(Op.BLOCK_READ, OTHER) == rounded(1_000_003, BLOCK)
+    assert got.bytes(Op.BLOCK_READ, DATA) == 0
 
 
 @pytest.mark.parametrize("copy", [send, copy_range, splice])

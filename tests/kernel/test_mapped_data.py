@@ -161,6 +161,25 @@ def test_a_copy_in_shared_memory_is_data_from_its_open_on(
             assert got.bytes(Op.MMAP, cls, Role.WORKER) == SIZE
 
 
+def test_a_segment_that_is_looked_for_is_no_data(
+    observed: ObservedKernel, outsider: Outsider
+) -> None:
+    """torch_shm_manager does so, of the sharing strategy "file_system", by shm_open."""
+    observed.kernel.infer_data(True)
+
+    def share() -> None:
+        os.close(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+        with mapped(path, mmap.ACCESS_WRITE) as touch:
+            touch()
+
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        path = Path(file.name)
+        outsider.do(path.write_bytes, bytes(SIZE))
+        got = observed.during(lambda: in_worker(share))
+    assert got.classes(Op.OPEN) & {OTHER, DATA, SHM} == {SHM}
+    assert got.bytes(Op.MMAP, SHM, Role.WORKER) == SIZE
+
+
 def test_a_hint_makes_a_file_data_as_the_read_after_it_does(
     observed: ObservedKernel, place: Path, outsider: Outsider
 ) -> None:

@@ -152,6 +152,42 @@ def test_random_reads_hit_exactly_what_cachestat_finds(
     assert got.metric("cache/hit_ratio") == 1 - cached / RANDOM_READS
 
 
+@pytest.mark.parametrize("way", ["pread", "read"])
+def test_a_read_that_begins_within_a_page_asks_for_both_that_it_touches(
+    observed: ObservedKernel, place: Path, way: str
+) -> None:
+    """Each place is read cold, and again."""
+    path = write_file(place / "big", FILE_BYTES)
+    observed.data(place)
+    offsets = [number * 16 * PAGE + 777 for number in range(FILE_BYTES // PAGE // 16)]
+
+    def read() -> None:
+        for _ in range(2):
+            for offset in offsets:
+                if way == "pread":
+                    os.pread(fd, PAGE, offset)
+                else:
+                    os.lseek(fd, offset, os.SEEK_SET)
+                    os.read(fd, PAGE)
+
+    def attempt() -> tuple[Counts, int]:
+        nonlocal fd
+        evict(path)
+        fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        got = observed.during(read)
+        cached = cached_pages(fd)
+        os.close(fd)
+        return got, cached
+
+    fd = -1
+    got, cached = observed.undisturbed(attempt, path)
+    assert cached == 2 * len(offsets)
+    assert got.bytes(Op.CACHE_READ, DATA, MAIN) == 4 * len(offsets) * PAGE
+    assert got.bytes(Op.CACHE_MISS, DATA, MAIN) == 2 * len(offsets) * PAGE
+    assert got.metric("cache/hit_ratio") == 0.5
+
+
 @pytest.mark.needs_program("tobs_ra_wait")
 def test_a_read_that_would_not_wait_leaves_its_misses_to_the_one_that_does(
     observed: ObservedKernel, files: list[Path]

@@ -35,8 +35,7 @@ DEVICES: tuple[Metric, ...] = (
         "The part of block/read_bytes that is training data.",
         source="block_rq_complete",
         blind="Direct reads by io_uring, whose file is not known there. Memory that was swapped "
-        "out, and comes back for a read of data, counts, and so does what a copy (sendfile, "
-        "copy_file_range) to a file of data reads.",
+        "out, and comes back for a read of data, counts.",
     ),
     kernel(
         "block/library_read_bytes",

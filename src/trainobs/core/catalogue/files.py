@@ -8,8 +8,7 @@ from trainobs.core.metrics import Cells, Metric, MetricKind, Ratio
 
 _WAITS = (
     "Read-ahead of pages that nobody reads (headers of files, one column) makes it too low, that "
-    "in earlier steps too high: judge it over many steps. Too low also by reads that begin within "
-    "a page, which touch one more than counts: a cold one of 4 KiB hides one hit."
+    "in earlier steps too high: judge it over many steps."
 )
 _AHEAD = "What the step consumed: workers read ahead, and this is what they did meanwhile."
 _HINTED = Cells("bytes", (Op.HINT,), DATA)
@@ -60,8 +59,6 @@ FILES: tuple[Metric, ...] = (
         "io/data_mmap_bytes",
         Cells("bytes", (Op.MMAP,), DATA),
         "Bytes of training data newly mapped with mmap; mapped is not yet read.",
-        blind="Batches that torch hands over by its sharing strategy file_system count as data, "
-        "mapped and opened, unless data_roots are given.",
     ),
     kernel(
         "io/data_fault_count",
@@ -128,8 +125,8 @@ FILES: tuple[Metric, ...] = (
         "ratio",
         MetricKind.RATIO,
         "mm_filemap_add_to_page_cache",
-        "Share of the pages that read calls on data asked for (what each returned, rounded up to "
-        "pages) that were in memory before. Small reads ask for a page again and again, so that it "
+        "Share of the pages that read calls on data asked for (those that each touched) "
+        "that were in memory before. Small reads ask for a page again and again, so that it "
         "is no share of the bytes.",
         f"Mapped files, {_PAST}. {_HINTS} {_WAITS}",
         "Page cache hits, of data pages asked for",
