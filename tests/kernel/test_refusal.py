@@ -56,7 +56,7 @@ def spoil_program(path: Path, section: bytes) -> None:
 
 def refusal(probes: tuple[str, ...] = tuple(programs.PROBES)) -> ProbeError:
     with pytest.raises(ProbeError) as caught:
-        LocalBackend(probes, required=True)
+        LocalBackend(probes, required=True).stop()
     return caught.value
 
 

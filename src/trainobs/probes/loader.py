@@ -16,6 +16,7 @@ from pathlib import Path
 from trainobs.core.compiled import flaw_of
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.files import close_all
+from trainobs.core.now import now_s
 from trainobs.probes.libbpf import load_object, open_library, open_object, too_old
 from trainobs.probes.libbpf_log import captured_log
 from trainobs.probes.obstacles import has_seccomp_filter, may_load, why_not_permitted
@@ -26,7 +27,7 @@ _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
 _VERIFIER_LOG = re.compile(r"prog '(\w+)': -- BEGIN PROG LOAD LOG --\n(.*)", re.DOTALL)
 _TOLD_LINES = 3
-_INTERRUPTED = 10  # times that a load is begun anew for a thread that was stopped meanwhile
+_INTERRUPTED_S = 4.0  # for so long a load is begun anew for a thread that was stopped meanwhile
 # A kernel without CONFIG_BPF_JIT says so of each such program (seen on 6.8); the rest can be had.
 _NOT_FROM_FUNCTIONS = "no memory to call it from a function, or a kernel without a JIT (ENOMEM)"
 _TOO_MUCH = "more than the verifier can look through, as a loop of many turns is"
@@ -83,7 +84,7 @@ class LibbpfLoader:
         """
         left = dict(variants)
         paths = list(self._paths)
-        interrupted = 0
+        end_s = now_s() + _INTERRUPTED_S
         while True:
             wanted = {program for variant in left.values() for program in _programs(variant)}
             wanted |= {program + AGAIN for program in wanted}
@@ -91,8 +92,7 @@ class LibbpfLoader:
             if not error:
                 break
             self._release()
-            if error == errno.EAGAIN and interrupted < _INTERRUPTED:
-                interrupted += 1
+            if error == errno.EAGAIN and now_s() < end_s:
                 continue
             culprits = self._culprits(error, log, wanted, _of_functions(left))
             if len(paths) > 1:

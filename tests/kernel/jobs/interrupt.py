@@ -9,6 +9,7 @@ import ctypes as C
 import os
 import sys
 import time
+from contextlib import suppress
 
 SEIZE, INTERRUPT, CONT, DETACH = 0x4206, 0x4207, 7, 17  # include/uapi/linux/ptrace.h
 WALL = 0x40000000  # __WALL: threads, too
@@ -30,6 +31,8 @@ def stop(tid: int) -> None:
 
 def main(tid: int, seconds: float, pause_s: float) -> None:
     """Stop it for some time."""
+    with suppress(OSError):  # before all other work, or it may go on between two programs
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     ask(SEIZE, tid)
     print("begun", flush=True)
     end = time.monotonic() + seconds
