@@ -296,18 +296,24 @@ static __always_inline void count_event(struct task_state *task, struct file *fi
 	count_on_file(what, unknown(task, (u64)file), begin, result, ns);
 }
 
+/* Where a call's arguments say that it begins; NOWHERE: at the file's own position, which preadv2 and
+ * pwritev2 may say, too. */
+static __always_inline u64 asked_position(struct pt_regs *regs, u32 offset_arg)
+{
+	return offset_arg ? syscall_arg(regs, offset_arg & (TOBS_RWF - 1)) : NOWHERE;
+}
+
 /* Where in its file a call began that has moved some bytes; task_state::fd is the file. */
 static __always_inline u64 position_of(struct file *file, struct pt_regs *regs, u32 offset_arg,
 				       long result)
 {
-	u64 at = NOWHERE; /* preadv2 and pwritev2 take this for the file's own */
 	u32 flags = 0;
 	bool appends;
+	u64 at;
 
 	if (offset_arg == TOBS_NO_OFFSET)
 		return NOWHERE;
-	if (offset_arg)
-		at = syscall_arg(regs, offset_arg & (TOBS_RWF - 1));
+	at = asked_position(regs, offset_arg);
 	if (at == NOWHERE) /* it stands where the call has ended */
 		return READ(struct file, file, f_pos) - result;
 	if (offset_arg & TOBS_RWF)

@@ -158,17 +158,12 @@ static __always_inline bool went_past_cache(struct task_state *task, bool drops)
 /* How far behind the begin of a page a read has begun. What sendfile and its like read does not say. */
 static __always_inline u64 into_page(struct task_state *task, struct pt_regs *regs, u32 offset_arg)
 {
-	u64 begin = task->begin;
+	u64 at;
 
 	if (task->flags & CALL_COPIES || offset_arg == TOBS_NO_OFFSET)
 		return 0;
-	if (offset_arg) {
-		u64 at = syscall_arg(regs, offset_arg & (TOBS_RWF - 1));
-
-		if (at != NOWHERE)
-			begin = at;
-	}
-	return begin & (bytes_of_pages(1) - 1);
+	at = asked_position(regs, offset_arg);
+	return (at == NOWHERE ? task->begin : at) & (bytes_of_pages(1) - 1);
 }
 
 /* What a read of a regular file says about the page cache. One at end of file says nothing, and one that

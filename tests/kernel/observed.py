@@ -12,12 +12,14 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from tests.kernel.ground_truth import drops, reclaimed_pages
 from tests.kernel_state import bpf, programs_off_here
 from trainobs.core.abi import RING, FileClass, Op, Phase, Role
 from trainobs.core.catalogue import kernel_metrics
 from trainobs.core.cells import StepCells
+from trainobs.core.errors import ProbeError
 from trainobs.core.metrics import evaluate
 from trainobs.probes.backend import ProbeBackend
 from trainobs.probes.local_backend import LocalBackend
@@ -99,6 +101,13 @@ class Counts:
         return int(self._cells[field][op, classes, roles].sum())
 
 
+def refusal(probes: tuple[str, ...] = tuple(PROBES)) -> ProbeError:
+    """Why the probes cannot be loaded."""
+    with pytest.raises(ProbeError) as caught:
+        LocalBackend(probes, required=True).stop()
+    return caught.value
+
+
 class ObservedKernel:
     """This process, observed by the kernel side, a clock and a collector, without a session."""
 
@@ -177,6 +186,12 @@ class ObservedKernel:
                 return True
             time.sleep(0.01)
         return False
+
+    @property
+    def load_count(self) -> int:
+        """How often the kernel was asked to take the programs."""
+        assert isinstance(self.kernel, LocalBackend)
+        return self.kernel._probes._loader.load_count
 
     def requests_ns(self) -> list[int]:
         """When the block requests began of which no end was told yet."""

@@ -5,21 +5,16 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
-import signal
 import struct
-import subprocess
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.btf import section_extent
 from tests.kernel.ground_truth import PAGE, PRIMES, evict, read_whole, write_files
-from tests.kernel.observed import ObservedKernel
+from tests.kernel.observed import ObservedKernel, refusal
 from tests.kernel.privileges import CAP_BPF, CAP_PERFMON, become_nobody
 from tests.kernel.processes import in_child
 from trainobs.core.abi import FileClass, Op, Role
@@ -52,12 +47,6 @@ def spoil_program(path: Path, section: bytes) -> None:
     offset, _ = section_extent(bytes(elf), section)
     elf[offset : offset + 8] = struct.pack("<BBhi", 0xBF, 0x90, 0, 0)
     path.write_bytes(elf)
-
-
-def refusal(probes: tuple[str, ...] = tuple(programs.PROBES)) -> ProbeError:
-    with pytest.raises(ProbeError) as caught:
-        LocalBackend(probes, required=True).stop()
-    return caught.value
 
 
 def programs_off() -> set[str]:
@@ -181,7 +170,7 @@ def test_a_kernel_without_typed_loads_gets_the_object_that_does_without(
     observed = ObservedKernel()
     try:
         assert set(observed.kernel.status.values()) == {"on"}
-        assert load_count(observed) == (1 if why == "the kernel has no kfunc" else 2)
+        assert observed.load_count == (1 if why == "the kernel has no kfunc" else 2)
         observed.data(place)
         got = observed.during(lambda: [read_whole(path) for path in files])
         assert got.bytes(Op.READ, DATA) == sum(PRIMES)
@@ -190,59 +179,9 @@ def test_a_kernel_without_typed_loads_gets_the_object_that_does_without(
         observed.stop()
 
 
-def load_count(observed: ObservedKernel) -> int:
-    assert isinstance(observed.kernel, LocalBackend)
-    return observed.kernel._probes._loader.load_count
-
-
 def test_what_the_kernel_has_is_loaded_at_once() -> None:
     observed = ObservedKernel()
-    assert load_count(observed) == 1
-    observed.stop()
-
-
-@contextmanager
-def interrupted(seconds: float) -> Iterator[None]:
-    """Stop this thread all the time, for so long or until the end of the block."""
-    command = [sys.executable, "-m", "tests.kernel.jobs.interrupt"]
-    command += [str(threading.get_native_id()), str(seconds), "0.0001"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as profiler:
-        assert profiler.stdout
-        assert profiler.stdout.readline()
-        try:
-            yield
-        finally:
-            profiler.kill()
-
-
-def test_what_a_profiler_interrupts_is_loaded_as_soon_as_it_lets_go() -> None:
-    with interrupted(seconds=1.5):
-        observed = ObservedKernel()
-    assert load_count(observed) > 1
-    observed.stop()
-
-
-def test_a_profiler_that_never_lets_go_is_named() -> None:
-    with interrupted(seconds=60):
-        assert "samples by ptrace" in refusal(("syscalls",)).found
-
-
-def test_signals_of_a_timer_do_not_keep_programs_from_loading() -> None:
-    ticks = 0
-
-    def tick(*_: object) -> None:
-        nonlocal ticks
-        ticks += 1
-
-    before = signal.signal(signal.SIGALRM, tick)
-    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)  # for the process: the main thread takes it
-    try:
-        observed = ObservedKernel()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert load_count(observed) == 1
-    assert ticks > 1
+    assert observed.load_count == 1
     observed.stop()
 
 
@@ -262,7 +201,7 @@ def test_what_a_kernel_lacks_is_named_left_out_and_never_tried(
     assert refusal(("io_uring",)).cause is ProbeCause.NO_TRACEPOINT
     assert refusal(("page_cache",)).cause is ProbeCause.NO_TRACEPOINT
     observed = ObservedKernel(required=False)
-    assert load_count(observed) == 1
+    assert observed.load_count == 1
     observed.stop()
     assert programs_off() == {"tobs_uring", "tobs_ra_wait"}
     found = examine()

@@ -101,10 +101,12 @@ class LoaderListener:
         self._live = False
 
     def here(self) -> bool:
-        """Whether to be told of what this thread does, which is to get a batch from a loader."""
-        is_here = threading.get_ident() == self.thread
-        self.elsewhere |= not is_here
-        return self._live and is_here
+        """Whether to be told of what this thread does."""
+        return self._live and threading.get_ident() == self.thread
+
+    def pass_over(self) -> None:
+        """A loader is gone through of which nobody is to be told: by another thread, or late."""
+        self.elsewhere |= threading.get_ident() != self.thread
 
     def safely(self, action: Callable[..., Any], *args: Any) -> Any:
         """Do something of ours; if it fails, None, and nobody is told any more."""

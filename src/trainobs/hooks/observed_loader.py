@@ -30,7 +30,10 @@ class ObservedLoader(ObjectProxy):
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the loader; to make the iterator counts as waiting for it."""
         inner, watch = self.trainobs_inner, self.trainobs_watch
-        loop = watch.safely(LoopPass, watch.clock, inner) if watch.here() else None
+        if not watch.here():
+            watch.pass_over()
+            return iter(inner)
+        loop = watch.safely(LoopPass, watch.clock, inner)
         if loop is None:
             return iter(inner)
         watch.safely(loop.start)
@@ -69,6 +72,7 @@ class ObservedIterator(ObservedLoader):
         """The next batch."""
         inner, watch = self.trainobs_inner, self.trainobs_watch
         if not watch.here():
+            watch.pass_over()
             return next(inner)
         loop = self.trainobs_pass
         if loop is None or loop.ended:

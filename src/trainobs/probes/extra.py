@@ -6,6 +6,7 @@ What is in it lives and ends by itself: nothing of the probes that run depends o
 from __future__ import annotations
 
 import ctypes as C
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,8 +18,12 @@ import numpy.typing as npt
 
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.files import close_all
+from trainobs.core.now import now_s
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.libbpf import (
+    INTERRUPTED,
+    INTERRUPTED_S,
+    LET_GO,
     RENEW,
     UprobeOptions,
     has_usdt,
@@ -218,8 +223,21 @@ class ExtraObject:
         return target
 
     def _load(self, path: Path, maps: Mapping[str, int]) -> None:
+        end_s = now_s() + INTERRUPTED_S
+        with self._keeping_descriptors():
+            error, log = self._try_load(path, maps)
+            while error == -errno.EAGAIN and now_s() < end_s:
+                self.close()
+                error, log = self._try_load(path, maps)
+        if error == -errno.EAGAIN:
+            failed = f"cannot load {self._name}"
+            raise ProbeError(ProbeCause.REFUSED, failed, INTERRUPTED, LET_GO)
+        if error:
+            raise self._refused("load", error, log)
+
+    def _try_load(self, path: Path, maps: Mapping[str, int]) -> tuple[int, list[str]]:
         library = self._library
-        with captured_log(library) as log, self._keeping_descriptors():
+        with captured_log(library) as log:
             self._object = open_object(library, os.fsencode(path))
             if not self._object:
                 raise self._refused("open", C.get_errno(), log)
@@ -230,9 +248,7 @@ class ExtraObject:
             self.programs = {n: section(handle).decode() for n, handle in self._handles.items()}
             self._leave_out()
             error = self._reuse(maps) or self._resize() or self._aim()
-            error = error or load_object(library, self._object)
-        if error:
-            raise self._refused("load", error, log)
+            return error or load_object(library, self._object), log
 
     def _leave_out(self) -> None:
         if self._only is None:

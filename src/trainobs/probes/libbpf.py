@@ -26,6 +26,10 @@ RENEW = (
     "libbpf; where the system has none: https://github.com/libbpf/libbpf, make -C src install"
 )
 KERNEL_TYPES = b"/sys/kernel/btf/vmlinux"
+INTERRUPTED_S = 4.0
+"""For so long a load is begun anew for a thread that was stopped meanwhile (EAGAIN)."""
+INTERRUPTED = "something stops this thread again and again, as a profiler that samples by ptrace"
+LET_GO = "attach it once the run has begun, or have it sample more rarely"
 
 
 class MapOptions(C.Structure):

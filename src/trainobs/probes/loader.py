@@ -17,7 +17,15 @@ from trainobs.core.compiled import flaw_of
 from trainobs.core.errors import ProbeCause, ProbeError
 from trainobs.core.files import close_all
 from trainobs.core.now import now_s
-from trainobs.probes.libbpf import load_object, open_library, open_object, too_old
+from trainobs.probes.libbpf import (
+    INTERRUPTED,
+    INTERRUPTED_S,
+    LET_GO,
+    load_object,
+    open_library,
+    open_object,
+    too_old,
+)
 from trainobs.probes.libbpf_log import captured_log
 from trainobs.probes.obstacles import has_seccomp_filter, may_load, why_not_permitted
 from trainobs.probes.programs import AGAIN, FIRST, ProgramVariant
@@ -27,7 +35,6 @@ _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (.*)")
 _VERIFIER_LOG = re.compile(r"prog '(\w+)': -- BEGIN PROG LOAD LOG --\n(.*)", re.DOTALL)
 _TOLD_LINES = 3
-_INTERRUPTED_S = 4.0  # for so long a load is begun anew for a thread that was stopped meanwhile
 # A kernel without CONFIG_BPF_JIT says so of each such program (seen on 6.8); the rest can be had.
 _NOT_FROM_FUNCTIONS = "no memory to call it from a function, or a kernel without a JIT (ENOMEM)"
 _TOO_MUCH = "more than the verifier can look through, as a loop of many turns is"
@@ -84,7 +91,7 @@ class LibbpfLoader:
         """
         left = dict(variants)
         paths = list(self._paths)
-        end_s = now_s() + _INTERRUPTED_S
+        end_s = now_s() + INTERRUPTED_S
         while True:
             wanted = {program for variant in left.values() for program in _programs(variant)}
             wanted |= {program + AGAIN for program in wanted}
@@ -255,12 +262,7 @@ class LibbpfLoader:
         if error == errno.ENOMEM and culprits and culprits.keys() <= of_functions:
             return dict.fromkeys(culprits, _NOT_FROM_FUNCTIONS)
         if error == errno.EAGAIN:
-            raise ProbeError(
-                ProbeCause.REFUSED,
-                "cannot load the probes",
-                "something stops this thread again and again, as a profiler that samples by ptrace",
-                "attach it once the run has begun, or have it sample more rarely",
-            )
+            raise ProbeError(ProbeCause.REFUSED, "cannot load the probes", INTERRUPTED, LET_GO)
         if error in _RESOURCES:
             raise OSError(error, f"cannot load the probes: {os.strerror(error)}")
         # The verifier says EACCES of a program that reaches where it may not, and some machines say
