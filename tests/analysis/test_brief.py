@@ -179,7 +179,8 @@ def test_runs_with_any_numbers_fit_a_screen(made):
 
 def test_a_loader_bound_run_word_for_word(made):
     summary = made(loader_bound)
-    assert brief.render({**summary, "run": "runs/one"}, NOW).splitlines() == [
+    named = {**summary, "run": "runs/one", "has_curves": True}
+    assert brief.render(named, NOW).splitlines() == [
         "trainobs report of runs/one: 200 steps in 6.06 s, ended: ok",
         "  on node7, Linux 6.18; observed by eBPF",
         "",

@@ -88,6 +88,7 @@ class About(TypedDict):
             a step is, and `events_per_step`; else None.
         steps_are: what a step is, in words; None where a framework says so.
         no_step: why there is none, in words, where the run says so.
+        has_curves: whether curves for TensorBoard are in it; a framework may have them elsewhere.
     """
 
     run: str
@@ -102,6 +103,7 @@ class About(TypedDict):
     capabilities: dict[str, str]
     gpu: dict[str, Any]
     outcome: str | None
+    has_curves: bool
 
 
 class Summary(About, JudgedRun, Compared):
@@ -265,6 +267,7 @@ def _facts(run: RunLog, rank: RankLog) -> About:
         "capabilities": run.info.get("capabilities", {}),
         "gpu": run.info.get("gpu", {}),
         "outcome": ended.get("outcome") if ended else None,
+        "has_curves": any((run.path / "tensorboard").glob("*tfevents*")),
     }
 
 

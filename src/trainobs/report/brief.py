@@ -244,8 +244,7 @@ def _message(text: str, end: str, most: int) -> list[str]:
 
 def _more(summary: Summary) -> str:
     run = shlex.quote(summary["run"])
-    lines = (
-        f"More: `trainobs report {name} --full`, `--html FILE`, `tensorboard --logdir {name}`"
-        for name in (run, "RUN")
-    )
+    curves = ", `tensorboard --logdir {name}`" if summary["has_curves"] else ""
+    line = f"More: `trainobs report {{name}} --full`, `--html FILE`{curves}"
+    lines = (line.format(name=name) for name in (run, "RUN"))
     return next(line for line in lines if len(line) <= WIDTH)
