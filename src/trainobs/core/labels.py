@@ -44,7 +44,7 @@ _MORE: Mapping[str, str] = {
     "loader/device_ns": "  loader reads from storage",
     "loader/cpu_wait_ns": "  loader has no CPU",
     "loader/compute_ns": "  loader computes",
-    "loader/sleep_ns": "  loader asleep, not for a device",
+    "loader/sleep_ns": "  loader asleep otherwise",
     "loader/handover_ns": "  batches made, not yet received",
     "loader/start_stop_ns": "  loaders starting and ending",
     "loader/worker_start_stop_ns": "    workers, at least",

@@ -17,7 +17,7 @@ DID = {
     "compute_ns": "computing",
     "device_ns": "asleep for a device",
     "cpu_wait_ns": "without a CPU",
-    "sleep_ns": "asleep, not for a device",
+    "sleep_ns": "asleep otherwise",
 }
 """Where the time of making a batch went, in words: see `analysis.loader_workers.MADE`."""
 

@@ -36,9 +36,9 @@ STEPS: tuple[Metric, ...] = (
     ),
     loader_part(
         "loader/sleep_ns",
-        "The part of loader/wait_ns in which the maker of the batch slept, and not for a device: "
-        "for a network, a lock, a timer, another process.",
-        chart="Waiting for data: the loader sleeps, not for a device",
+        "The part of loader/wait_ns in which the maker of the batch slept otherwise: for a "
+        "network, a lock, a timer, a thread, a process.",
+        chart="Waiting for data: the loader sleeps otherwise",
     ),
     loader_part(
         "loader/handover_ns",

@@ -9,7 +9,7 @@ const bytes = (count) => inUnit(count, "bytes");
 export function workers(summary) {
   const rows = summary.workers.map((one) => [one.worker === null ? "training thread" : `worker ${one.worker}`, quantity(one.batches),
     time(one.made_ns), time(one.device_ns), time(one.cpu_wait_ns), time(one.compute_ns), time(one.sleep_ns), time(one.wait_ns)]);
-  const head = ["", "batches", "a batch took", "reads from storage", "no CPU", "computes", "asleep, not for a device", "training waited"];
+  const head = ["", "batches", "a batch took", "reads from storage", "no CPU", "computes", "asleep otherwise", "training waited"];
   const of = summary.loader?.are_all === false ? ", of the batches that are known" : "";
   return rows.length ? table(`Means by worker${of}`, head, rows) : null;
 }

@@ -8,7 +8,7 @@ const LANE = 26;
 const LEFT = 96;
 const TOP = 22;
 const MADE = [["device_ns", CAUSES[0][1], "reads from storage"], ["cpu_wait_ns", CAUSES[1][1], "has no CPU"],
-              ["compute_ns", CAUSES[2][1], "computes"], ["sleep_ns", CAUSES[3][1], "asleep, not for a device"]];
+              ["compute_ns", CAUSES[2][1], "computes"], ["sleep_ns", CAUSES[3][1], "asleep otherwise"]];
 
 // Lanes of the steps [from, to), which are indices into the steps of `piece` (see "lanes/N").
 export function lanes(figure, piece, from, to) {
