@@ -81,7 +81,7 @@ def make_runs(folder: Path, count: int) -> list[Path]:
 
 def judge(pairs: Sequence[tuple[Sequence[Path], Sequence[Path]]]) -> dict[str, Any]:
     """How many comparisons name a difference, of the step and of any part of it."""
-    from trainobs.analysis.comparison import compare
+    from trainobs.analysis.comparison.two_sides import compare
     from trainobs.runlog.reader import RunLog
 
     found = [compare(*([RunLog.open(run) for run in side] for side in pair)) for pair in pairs]
@@ -99,7 +99,7 @@ def judge(pairs: Sequence[tuple[Sequence[Path], Sequence[Path]]]) -> dict[str, A
 
 def measure(folder: Path, count: int) -> dict[str, Any]:
     """Make the runs and compare them."""
-    from trainobs.analysis.comparison import compare
+    from trainobs.analysis.comparison.two_sides import compare
     from trainobs.runlog.reader import RunLog
 
     runs = make_runs(folder, count)

@@ -224,7 +224,7 @@ def _report(options: argparse.Namespace) -> _Answer:
     from trainobs.analysis.one_step import explain
     from trainobs.analysis.summary import summarize
     from trainobs.analysis.view import RunView
-    from trainobs.report import brief, html, io_text, one_step, page
+    from trainobs.report import brief, full, html, io_text, one_step
     from trainobs.report.at_odds import refuse_at_odds
     from trainobs.report.rows import fitted
     from trainobs.runlog.reader import RunLog
@@ -247,7 +247,7 @@ def _report(options: argparse.Namespace) -> _Answer:
     if options.io:
         return _Answer(io_text.render(summary))
     if options.full:
-        return _Answer(fitted(page.render(summary)))
+        return _Answer(fitted(full.render(summary)))
     is_newest = newest != options.run
     return _Answer(fitted(brief.render(summary, time.time_ns(), is_newest=is_newest)))
 
@@ -272,7 +272,7 @@ def _compare(options: argparse.Namespace) -> _Answer:
 
 
 def _compared(old: Sequence[Path], new: Sequence[Path], options: argparse.Namespace) -> _Answer:
-    from trainobs.analysis.comparison import compare
+    from trainobs.analysis.comparison.two_sides import compare
     from trainobs.analysis.newest import newer_ones
     from trainobs.report.comparison import render
     from trainobs.report.html import comparison_page

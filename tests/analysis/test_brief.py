@@ -30,7 +30,7 @@ from trainobs.core.catalogue import METRICS
 from trainobs.core.errors import TrainobsError
 from trainobs.core.labels import LABELS
 from trainobs.core.records import SETUP
-from trainobs.report import brief, page, tables
+from trainobs.report import brief, full, tables
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict import causes, cpus, evidence
 from trainobs.verdict import metric_names as names
@@ -101,7 +101,7 @@ def test_every_kind_of_run_fits_a_screen(made, make):
 @pytest.mark.parametrize("make", [run for run in RUNS if run is not with_names_of_any_kind])
 def test_the_long_page_has_columns_plurals_and_shares_right_as_well(made, make):
     summary = made(make) | {"run": "r"}
-    assert faults(page.render(summary), longest=None) == []
+    assert faults(full.render(summary), longest=None) == []
 
 
 @pytest.mark.parametrize("make", [busy, loader_bound, of_64_ranks, with_gpu])
@@ -258,14 +258,14 @@ def test_tables_ranks_and_the_gpu_have_a_line_each(made):
 
 def test_tables_that_read_the_same_are_shown_by_size(made, monkeypatch):
     monkeypatch.setattr(tables, "_SHOWN", 10)
-    text = page.render(made(with_tables))
+    text = full.render(made(with_tables))
     shown = re.findall(r"^  (\d+)a\.a\.", text, re.MULTILINE)
     assert shown == [str(n) for n in range(11, 1, -1)]
     assert "  and 2 more tables" in text
 
 
 def test_of_many_ranks_the_long_page_shows_the_straggler_and_the_slowest(made):
-    text = page.render(made(of_64_ranks))
+    text = full.render(made(of_64_ranks))
     ranks = [int(rank) for rank in re.findall(r"^  rank (\d+) ", text, re.MULTILINE)]
     assert ranks[:4] == [3, 6, 13, 20]
     assert len(ranks) == 16

@@ -21,7 +21,7 @@ from trainobs.analysis.summary import summarize
 from trainobs.analysis.view import RunView
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.records import SETUP
-from trainobs.report import brief, page, pieces
+from trainobs.report import brief, full, pieces
 from trainobs.report.brief_lines import LIBAIO
 from trainobs.report.rows import WIDTH, cut, paragraph, statement
 from trainobs.runlog.reader import RunLog
@@ -237,9 +237,9 @@ def test_reports_say_that_libaio_was_used(tmp_path):
     unknown = dict.fromkeys(("io__data_read_bytes", "cache__miss_bytes"), np.nan)
     assert storage(tmp_path / "r", call, **unknown) == LIBAIO
     summary = summarize(RunLog.open(tmp_path / "r"))
-    assert LIBAIO in page.render(summary)
+    assert LIBAIO in full.render(summary)
     assert pieces.piece(RunView.open(tmp_path / "r"), "summary")["unseen"] == LIBAIO
-    assert LIBAIO not in page.render(summary_of(loader_bound, tmp_path / "other"))
+    assert LIBAIO not in full.render(summary_of(loader_bound, tmp_path / "other"))
 
 
 def test_a_budget_that_serves_next_to_nothing_is_passed_over(tmp_path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainobs.analysis import changes as module
-from trainobs.analysis.changes import changes, predicted
+from trainobs.analysis.comparison import changes as module
+from trainobs.analysis.comparison.changes import changes, predicted
 from trainobs.replay.predict import Prediction
 from trainobs.runlog.reader import RunLog
 

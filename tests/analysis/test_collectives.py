@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.samples import batch, info
-from trainobs.analysis.collectives import collectives_of
+from trainobs.analysis.ranks.collectives import collectives_of
 from trainobs.core.collectives import Collective
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.runlog.arrivals import ALL, BLOCK, ArrivalsSink

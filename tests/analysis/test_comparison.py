@@ -13,7 +13,7 @@ import pytest
 from tests.analysis.runs import every_part, said
 from tests.samples import batch, busy_run, cells, info
 from trainobs import cli
-from trainobs.analysis.comparison import compare
+from trainobs.analysis.comparison.two_sides import compare
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.errors import TrainobsError
 from trainobs.core.records import SETUP

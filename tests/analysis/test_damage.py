@@ -18,7 +18,7 @@ from trainobs.analysis.no_steps import reason
 from trainobs.analysis.summary import summarize
 from trainobs.cli import main
 from trainobs.core.errors import RunLogError
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
 

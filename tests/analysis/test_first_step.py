@@ -8,7 +8,7 @@ import pytest
 from tests.analysis.runs import loader_bound, write
 from tests.samples import batch
 from trainobs.analysis.summary import summarize
-from trainobs.report import brief, page
+from trainobs.report import brief, full
 from trainobs.runlog.reader import RunLog
 
 
@@ -26,7 +26,7 @@ def test_a_first_step_that_is_much_of_the_run_is_told(tmp_path):
         "A step: 100 ms, the mean of 59 steps after the first; of these p95 100 ms, slowest 100 ms"
     )
     assert lines[at + 1] == "  the first step took 47.8 s, 89 % of the time of all steps"
-    assert lines[at + 1] in page.render(summary).splitlines()
+    assert lines[at + 1] in full.render(summary).splitlines()
     step = summary["step"]
     assert (step["first_is_out"], step["first_is_long"], step["first_ns"]) == (True, True, 47.8e9)
     assert step["first_share"] == pytest.approx(47.8 / 53.7)
@@ -41,4 +41,4 @@ def test_a_first_step_that_is_short_little_or_unknown_is_not(tmp_path, first):
 
 def test_the_long_page_says_which_numbers_have_the_first_step_in_them(tmp_path):
     told = "  bytes, waits and counts below are of all steps, the first included"
-    assert told in page.render(summary_of(loader_bound(tmp_path / "r"))).splitlines()
+    assert told in full.render(summary_of(loader_bound(tmp_path / "r"))).splitlines()

@@ -12,7 +12,7 @@ from tests.samples import USER, batch, info
 from trainobs.access import AccessCounts
 from trainobs.analysis.summary import summarize
 from trainobs.core.records import SETUP
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import counts_file
 from trainobs.runlog.writer import RunLogSink

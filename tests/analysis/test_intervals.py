@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import scipy  # `scipy.signal` takes a second to import: only where it is used
 
-from trainobs.analysis.intervals import Intervals
-from trainobs.analysis.part_means import RunMeans
-from trainobs.analysis.welch import estimate, half_width, relative
+from trainobs.analysis.comparison.intervals import Intervals
+from trainobs.analysis.comparison.part_means import RunMeans
+from trainobs.analysis.comparison.welch import estimate, half_width, relative
 from trainobs.verdict.metric_names import STEP
 
 PAIRS = 400

@@ -11,7 +11,7 @@ import pytest
 from tests.analysis.runs import write
 from tests.files_read import with_files
 from tests.samples import EVERY_PROGRAM, batch, cells
-from trainobs.analysis.io_numbers import files_read
+from trainobs.analysis.io.files import files_read
 from trainobs.analysis.summary import summarize
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.file_rows import IO_ROW, NOTHING, IoRows

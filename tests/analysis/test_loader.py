@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.samples import batch, cells, info
-from trainobs.analysis import loader_workers
+from trainobs.analysis.batches import workers
 from trainobs.analysis.one_step import explain
 from trainobs.analysis.summary import summarize
 from trainobs.cli import main
@@ -20,7 +20,7 @@ from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
 from trainobs.report import brief, one_step
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, part_file
 from trainobs.runlog.writer import RunLogSink
@@ -73,7 +73,7 @@ def run(tmp_path) -> Path:
 
 
 def test_each_worker_has_what_its_batches_took_and_how_long_they_were_waited_for(run):
-    main_thread, zero, one = loader_workers.workers(RunLog.open(run).ranks[0])
+    main_thread, zero, one = workers.workers(RunLog.open(run).ranks[0])
     assert zero == {
         "worker": 0,
         "of_no_step": 0,

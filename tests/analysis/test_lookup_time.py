@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.samples import USER, batch, info
-from trainobs.analysis.lookup_time import explained
+from trainobs.analysis.tables.lookup_time import explained
 from trainobs.core.embedding_table import LOOKUP_FIELDS, LOOKUP_ROW
 from trainobs.runlog.embeddings import EmbeddingsSink
 from trainobs.runlog.reader import RunLog
@@ -122,7 +122,7 @@ def test_few_steps_or_unmeasured_ones_tell_nothing(told, random):
 
 def test_claims_on_noise_are_as_rare_as_they_should_be(random):
     """The interval holds at 99 %: of chance alone, less than one in a hundred is above zero."""
-    from trainobs.analysis.lookup_time import Z99, _slope
+    from trainobs.analysis.tables.lookup_time import Z99, _slope
 
     claims = 0
     for _ in range(1000):

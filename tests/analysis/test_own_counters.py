@@ -14,7 +14,7 @@ from tests.analysis.runs import steps_of, write
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.view import OWN_GROUP, RunView
 from trainobs.core.own_counter import OWN_ROLES, OwnCounter, of_role
-from trainobs.report import brief, page
+from trainobs.report import brief, full
 from trainobs.runlog.reader import RunLog
 
 LOCKS = OwnCounter("lock taken", "calls", "locks.c")
@@ -66,7 +66,7 @@ def test_the_report_tells_each_by_role_and_an_unknown_one_is_a_dash(run: Path) -
         **{"unit": "ns", "sum": COUNT * 1_000_000, "mean": 1e6},
         **{"p50": 1e6, "p95": 1e6, "max": 1e6},
     }
-    long = page.render(summary)
+    long = full.render(summary)
     told = [line.split() for line in long.partition("Own probes")[2].splitlines()[1:6]]
     assert told == [
         ["lock", "taken", "(calls)", "12", "12", "12", "2.40", "k"],

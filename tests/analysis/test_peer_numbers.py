@@ -10,7 +10,7 @@ import pytest
 from tests.analysis.runs import HOST, write
 from tests.files_read import peer_rows, with_files
 from tests.samples import EVERY_PROGRAM, batch
-from trainobs.analysis.io_numbers import files_read
+from trainobs.analysis.io.files import files_read
 from trainobs.analysis.summary import summarize
 from trainobs.core.abi import Phase, Role
 from trainobs.report import io_text

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.samples import batch, info
-from trainobs.analysis.ranks import common_steps
-from trainobs.analysis.straggler_parts import longer, told
+from trainobs.analysis.ranks.side_by_side import common_steps
+from trainobs.analysis.ranks.straggler_parts import longer, told
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.verdicts import _facts
 from trainobs.report import brief
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog.arrivals import ArrivalsSink
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink

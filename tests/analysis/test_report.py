@@ -12,7 +12,7 @@ from trainobs.analysis.own_cost import SHORT_NS, own_cpu_ratio
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import CATALOGUE
 from trainobs.core.labels import CACHE, LABELS
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.report.rows import LABEL
 from trainobs.runlog.reader import RunLog
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.analysis.runs import loader_bound
-from trainobs.analysis.loader_workers import slow_worker
+from trainobs.analysis.batches.workers import slow_worker
 from trainobs.analysis.summary import summarize
 from trainobs.report import brief_lines
 from trainobs.runlog.reader import RunLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainobs.analysis.step_kinds import unlike
+from trainobs.analysis.comparison.step_kinds import unlike
 from trainobs.runlog.reader import RunLog
 
 

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 
 from tests.analysis.runs import HOST, LOADER, MS, steps_of, write
 from trainobs import observe
-from trainobs.analysis.comparison import compare
-from trainobs.analysis.step_work import SAME_WORK, StepWork, work_of, work_ratio
+from trainobs.analysis.comparison.step_work import SAME_WORK, StepWork, work_of, work_ratio
+from trainobs.analysis.comparison.two_sides import compare
 from trainobs.report import comparison
 from trainobs.runlog.reader import RunLog
 

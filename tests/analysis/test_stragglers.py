@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainobs.analysis.stragglers import by_waiting, lateness, meetings, too_long
+from trainobs.analysis.ranks.stragglers import by_waiting, lateness, meetings, too_long
 
 MS = 1_000_000
 

@@ -12,7 +12,7 @@ from trainobs.access import AccessCounts
 from trainobs.analysis.summary import summarize
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.report.rows import cut_names
 from trainobs.runlog.embeddings import EmbeddingsSink
 from trainobs.runlog.reader import RunLog

@@ -11,15 +11,15 @@ import pytest
 from tests.analysis.runs import write
 from tests.files_read import with_files
 from tests.samples import EVERY_PROGRAM, batch, cells
-from trainobs.analysis.changes import changes
-from trainobs.analysis.conditions import conditions
+from trainobs.analysis.comparison.changes import changes
+from trainobs.analysis.comparison.conditions import conditions
+from trainobs.analysis.io.unnamed_reads import unnamed_bytes
 from trainobs.analysis.one_step import explain
 from trainobs.analysis.summary import summarize
-from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.analysis.view import RunView
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.records import BATCH_ROW, DATA_IS_NAMED, SETUP, UNKNOWN
-from trainobs.report import brief, io_text, page
+from trainobs.report import brief, full, io_text
 from trainobs.report.pieces import piece
 from trainobs.runlog.reader import RunLog
 
@@ -105,7 +105,7 @@ def test_data_that_was_named_is_doubted_where_other_files_alone_are_read(
         "nothing in `data_roots` was seen read, and 3 MB of other files were; where links in it "
         "lead elsewhere, name that; block devices are not told apart"
     )
-    for text in (brief.render(summary, 0), io_text.render(summary), page.render(summary)):
+    for text in (brief.render(summary, 0), io_text.render(summary), full.render(summary)):
         assert told in " ".join(text.split())
 
 
@@ -124,12 +124,12 @@ def test_of_parts_of_the_log_nobody_says_that_nothing_of_named_data_was_read(
 def test_a_report_says_that_data_is_unknown_and_what_to_do(tmp_path: Path) -> None:
     summary = summarize(run(tmp_path, reads(Role.THREAD, 3 * MB)))
     told = "threads or processes of the run read 3 MB of files that nobody named; give `data_roots`"
-    for text in (brief.render(summary, 0), io_text.render(summary), page.render(summary)):
+    for text in (brief.render(summary, 0), io_text.render(summary), full.render(summary)):
         assert told in " ".join(text.split())
     files = io_text.render(summary)
     (row,) = (line for line in files.splitlines() if line.startswith("  epoch 0"))
     assert row.split() == ["epoch", "0", "30", "ms", "unknown"]
-    for text in (brief.render(summary, 0), page.render(summary)):
+    for text in (brief.render(summary, 0), full.render(summary)):
         assert "the page cache" not in text
         assert "training data read" not in text
         assert "page cache hits" not in text
@@ -146,7 +146,7 @@ def test_numbers_of_data_are_unknown_to_programs_and_the_page_too(values, tmp_pa
     shown = columns.get("io/data_read_bytes", [])
     assert any(value is not None for value in shown) == is_known
     assert (RunView(found).piece("lanes/0")["batches"]["read_bytes"] == [1]) == is_known
-    assert ("data_read_count" in page.render(summary)) == is_known
+    assert ("data_read_count" in full.render(summary)) == is_known
     assert ("io/data_read_bytes" in piece(RunView(found), "summary")["doubtful"]) != is_known
 
 

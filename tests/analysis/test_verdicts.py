@@ -10,7 +10,7 @@ import pytest
 from tests.samples import batch, info
 from trainobs.analysis.summary import summarize
 from trainobs.core.records import SETUP
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
 

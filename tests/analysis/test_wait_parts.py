@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.analysis.runs import LOADER, steps_of, write
-from trainobs.analysis.comparison import compare
-from trainobs.analysis.part_means import RunMeans, parts_of
+from trainobs.analysis.comparison.part_means import RunMeans, parts_of
+from trainobs.analysis.comparison.two_sides import compare
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.summary import summarize
-from trainobs.report import brief, brief_lines, page
+from trainobs.report import brief, brief_lines, full
 from trainobs.runlog.reader import RunLog
 from trainobs.verdict.metric_names import LOADER as LOADER_WAIT
 from trainobs.verdict.metric_names import SPLIT, START
@@ -41,9 +41,9 @@ def test_what_loaders_take_to_start_is_shown_beside_the_hand_over(tmp_path):
     assert handed.split()[-4:] == ["1", "ms", "3.3", "%"]
     causes = "loaders starting and ending 80 %, batches made, not yet received 10 %"
     assert f"  what was waited for: {causes}" in lines
-    full = page.render(summarize(RunLog.open(run))).splitlines()
-    assert any(line.startswith("    batches made, not yet received") for line in full)
-    assert any(line.startswith("    loaders starting and ending") for line in full)
+    told = full.render(summarize(RunLog.open(run))).splitlines()
+    assert any(line.startswith("    batches made, not yet received") for line in told)
+    assert any(line.startswith("    loaders starting and ending") for line in told)
 
 
 def test_what_any_batch_costs_is_no_part_of_the_wait(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import scipy  # `scipy.stats` takes a second to import: only where it is used
 from scipy import special
 
-from trainobs.analysis.welch import (
+from trainobs.analysis.comparison.welch import (
     Estimate,
     estimate,
     half_width,

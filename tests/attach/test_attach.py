@@ -36,7 +36,7 @@ from trainobs.attach.top import Machine
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.probes.attached_backend import FUNCTIONS, AttachedBackend
 from trainobs.probes.shared import SharedProbes
-from trainobs.report import brief, page
+from trainobs.report import brief, full
 from trainobs.runlog.reader import RunLog
 from trainobs.steps.rule import rule_for
 
@@ -71,7 +71,7 @@ def test_a_run_from_outside_has_a_report_that_says_so(
     summary = summarize(run)
     assert run.info["level"] == "attached"
     assert run.info["summary"]["losses"].keys() == {"tasks", "requests", "classes", "runs"}
-    short, long = brief.render(summary, time.time_ns()), page.render(summary)
+    short, long = brief.render(summary, time.time_ns()), full.render(summary)
     assert f"process {training.pid()}: a step begins with the {FETCHES.told[:12]}" in short
     assert "observed by eBPF, from outside" in short
     assert "observed   by eBPF, from outside" in long

@@ -24,7 +24,7 @@ from trainobs.attach.run import loaded
 from trainobs.core.errors import AttachError
 from trainobs.core.text import duration
 from trainobs.probes import obstacles
-from trainobs.report import brief, page
+from trainobs.report import brief, full
 from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.needs_bpf
@@ -113,7 +113,7 @@ def test_the_report_tells_a_rate_and_a_period_and_no_step(
     run = RunLog.open(tmp_path / "run")
     summary = summarize(run)
     assert summary["steps"] == 0
-    for text in (brief.render(summary, time.time_ns()), page.render(summary)):
+    for text in (brief.render(summary, time.time_ns()), full.render(summary)):
         words = " ".join(text.split())
         assert "a period of 2" in words
         assert "estimated from the periodicity of its system calls" in words

@@ -11,7 +11,7 @@ import pytest
 
 from tests import needs, warm
 from tests.integrations.gloo_job import METRICS, NUMBERS, PARAMETERS
-from trainobs.analysis.io_numbers import files_read
+from trainobs.analysis.io.files import files_read
 from trainobs.analysis.summary import summarize
 from trainobs.report import io_text
 from trainobs.runlog.reader import RunLog

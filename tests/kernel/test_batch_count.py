@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from trainobs import observe
-from trainobs.analysis.step_work import StepWork, work_of
+from trainobs.analysis.comparison.step_work import StepWork, work_of
 from trainobs.core.records import SETUP
 from trainobs.runlog.reader import RunLog
 

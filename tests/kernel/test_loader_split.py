@@ -12,7 +12,7 @@ from tests.kernel.ground_truth import MIB, evict, kept_in_memory, write_file, wr
 from tests.kernel.jobs.batches import SLEEP_S
 from tests.kernel.processes import run_job
 from tests.kernel.runlog import RunTables
-from trainobs.analysis.loader_workers import workers
+from trainobs.analysis.batches.workers import workers
 from trainobs.analysis.one_step import explain
 from trainobs.runlog.reader import RunLog
 

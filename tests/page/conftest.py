@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 
 from scripts.chromium import chromium
 from tests.samples import busy_run, info
-from trainobs.analysis.comparison import compare
+from trainobs.analysis.comparison.two_sides import compare
 from trainobs.analysis.view import RunView
 from trainobs.core.records import StepTable
 from trainobs.report.html import comparison_page, page

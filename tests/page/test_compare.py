@@ -10,7 +10,7 @@ import pytest
 from tests.analysis.runs import every_part
 from tests.page.test_file import HOSTILE, contrast, numbers
 from tests.samples import busy_run
-from trainobs.analysis.comparison import compare
+from trainobs.analysis.comparison.two_sides import compare
 from trainobs.cli import main
 from trainobs.core.text import duration, measured
 from trainobs.report.comparison import render

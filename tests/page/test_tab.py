@@ -12,7 +12,7 @@ from tests.architecture.rooms import SOURCE
 from tests.packages.conftest import installed, serving
 from tests.page.conftest import FACTS, opened_by
 from tests.samples import busy_run, info
-from trainobs.analysis.comparison import compare
+from trainobs.analysis.comparison.two_sides import compare
 from trainobs.report.comparison import render
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink

@@ -20,8 +20,8 @@ from example import FORMATS, stop
 from grid import STUDY, Cell, Grid, Run, asked_for, read_study
 
 from trainobs.analysis.checkpoints import checkpoints
-from trainobs.analysis.conditions import per_step
-from trainobs.analysis.part_means import RunMeans, parts_of
+from trainobs.analysis.comparison.conditions import per_step
+from trainobs.analysis.comparison.part_means import RunMeans, parts_of
 from trainobs.analysis.verdicts import summed_steps
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP

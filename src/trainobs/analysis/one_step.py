@@ -7,10 +7,10 @@ from typing import TypedDict, cast
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.batches_of_steps import are_for
-from trainobs.analysis.loader_workers import MADE
-from trainobs.analysis.unknown_batches import NO_LOADER, NO_STEP, unreadable_of
-from trainobs.analysis.unnamed_reads import unnamed_bytes
+from trainobs.analysis.batches.of_steps import are_for
+from trainobs.analysis.batches.unknown import NO_LOADER, NO_STEP, unreadable_of
+from trainobs.analysis.batches.workers import MADE
+from trainobs.analysis.io.unnamed_reads import unnamed_bytes
 from trainobs.core.abi import FileClass, Op, Phase
 from trainobs.core.catalogue import named_phase_metric, phase_metric
 from trainobs.core.errors import RunLogError

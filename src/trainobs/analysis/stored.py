@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainobs.analysis.loader_workers import GOT
+from trainobs.analysis.batches.workers import GOT
 from trainobs.core.records import SETUP
 from trainobs.runlog.columns import TABLES
 from trainobs.runlog.rank import RankLog

@@ -10,11 +10,7 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.checkpoints import CHECKPOINTS, Checkpoint, checkpoints
-from trainobs.analysis.data_reads import has_libaio, mapped_data
-from trainobs.analysis.hot_rows import HotRows, hot_rows
-from trainobs.analysis.io_numbers import FilesRead, files_read
-from trainobs.analysis.loader_workers import (
+from trainobs.analysis.batches.workers import (
     OF_A_BATCH,
     WAITED,
     Loader,
@@ -24,15 +20,19 @@ from trainobs.analysis.loader_workers import (
     together,
     workers,
 )
+from trainobs.analysis.checkpoints import CHECKPOINTS, Checkpoint, checkpoints
+from trainobs.analysis.io.data_reads import has_libaio, mapped_data
+from trainobs.analysis.io.files import FilesRead, files_read
+from trainobs.analysis.io.unnamed_reads import OF_DATA, data_is_named, unnamed_bytes
 from trainobs.analysis.losses import Lost, lost
 from trainobs.analysis.metric_statistics import MetricStatistics, Statistics, unknown
 from trainobs.analysis.own_cost import own_cpu_ratio, training_ns
-from trainobs.analysis.ranks import COMPARED, Compared, compare
+from trainobs.analysis.ranks.side_by_side import COMPARED, Compared, compare
 from trainobs.analysis.step_time import NewestStep, StepTime, newest_step, step_time
 from trainobs.analysis.stored import lacking
-from trainobs.analysis.table_lookups import TableLookups
-from trainobs.analysis.tables import Embeddings, embeddings
-from trainobs.analysis.unnamed_reads import OF_DATA, data_is_named, unnamed_bytes
+from trainobs.analysis.tables.embeddings import Embeddings, embeddings
+from trainobs.analysis.tables.hot_rows import HotRows, hot_rows
+from trainobs.analysis.tables.lookups import TableLookups
 from trainobs.analysis.verdicts import AllSteps
 from trainobs.analysis.would_help import JudgedRun, judged
 from trainobs.core.abi import FileClass
@@ -120,8 +120,8 @@ class Summary(About, JudgedRun, Compared):
         workers, loader: the makers of batches, each, and as one.
         latency: by name.
         io: None for a run that was not to count files.
-        unnamed_bytes, data_is_named: see `analysis.unnamed_reads`.
-        mapped_data, has_libaio: see `analysis.data_reads`.
+        unnamed_bytes, data_is_named: see `analysis.io.unnamed_reads`.
+        mapped_data, has_libaio: see `analysis.io.data_reads`.
         own: what programs of the user's counted.
     """
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypedDict, cast
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.ranks import common_steps
+from trainobs.analysis.ranks.side_by_side import common_steps
 from trainobs.analysis.stored import lacking
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.records import SETUP

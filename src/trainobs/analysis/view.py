@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.batches_of_steps import are_for
+from trainobs.analysis.batches.of_steps import are_for
+from trainobs.analysis.batches.workers import OF_A_BATCH
+from trainobs.analysis.comparison.step_work import work_of
+from trainobs.analysis.io.unnamed_reads import OF_DATA, unnamed_bytes
 from trainobs.analysis.levels import CHUNK, Levels, chunks, levels
-from trainobs.analysis.loader_workers import OF_A_BATCH
 from trainobs.analysis.observed import observed_by
-from trainobs.analysis.step_work import work_of
 from trainobs.analysis.summary import Summary, summarize
-from trainobs.analysis.unnamed_reads import OF_DATA, unnamed_bytes
 from trainobs.core.catalogue import METRICS, STEP_METRICS, named_phase_metric
 from trainobs.core.catalogue.named import metric_of_phase, named_phase
 from trainobs.core.catalogue.own_counters import metrics_of_counter

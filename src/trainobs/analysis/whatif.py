@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from trainobs.analysis import no_steps
+from trainobs.analysis.batches.unknown import Unknown, unreadable_of, why_unknown
 from trainobs.analysis.summary import summarize
-from trainobs.analysis.unknown_batches import Unknown, unreadable_of, why_unknown
 from trainobs.analysis.verdicts import summed_steps
 from trainobs.analysis.would_help import TRIED, ToldChange, told
 from trainobs.core.errors import TrainobsError

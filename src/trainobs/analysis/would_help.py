@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from trainobs.analysis.unknown_batches import NOTHING, unreadable_of, why_unknown
+from trainobs.analysis.batches.unknown import NOTHING, unreadable_of, why_unknown
 from trainobs.analysis.verdicts import Steps, ToldVerdicts, verdicts
 from trainobs.replay.changes import KNOWN, Change
 from trainobs.replay.parsing import parse

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trainobs.analysis.data_reads import HEADERS
-from trainobs.analysis.loader_workers import Loader
+from trainobs.analysis.batches.workers import Loader
+from trainobs.analysis.io.data_reads import HEADERS
+from trainobs.analysis.io.unnamed_reads import told_of
 from trainobs.analysis.step_time import TAKING
 from trainobs.analysis.summary import Summary, mean_of
-from trainobs.analysis.unnamed_reads import told_of
 from trainobs.core.labels import SHORT, label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters

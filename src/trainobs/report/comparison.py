@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from trainobs.analysis.comparison import Comparison
-from trainobs.analysis.intervals import PartDifference
+from trainobs.analysis.comparison.intervals import PartDifference
+from trainobs.analysis.comparison.two_sides import Comparison
 from trainobs.core.text import duration, printable, times
 from trainobs.report.rows import FORMATS, or_unknown, paragraph, row
 
@@ -25,7 +25,7 @@ def render(found: Comparison) -> str:
     """The answer first, then what it rests on; at most 100 columns wide, names excepted.
 
     Args:
-        found: what `analysis.comparison.compare` returns.
+        found: what `analysis.comparison.two_sides.compare` returns.
     """
     sections = (_answer, _runs, _parts, _conditions, _changes, _notes)
     return "\n".join(printable(line) for section in sections for line in section(found))
@@ -35,7 +35,7 @@ def piece(found: Comparison) -> Mapping[str, object]:
     """What the page shows: the numbers, and in `text` the sentences that `render` prints.
 
     Args:
-        found: what `analysis.comparison.compare` returns.
+        found: what `analysis.comparison.two_sides.compare` returns.
     """
     alone = " ".join(map(str.strip, (*_work(found), *_alone(found))))
     text = {"answer": _sentence(found), "alone": alone, "predicted": _prediction(found)}

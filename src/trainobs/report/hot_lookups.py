@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainobs.analysis.hot_rows import HotRows
 from trainobs.analysis.summary import Summary, mean_of
+from trainobs.analysis.tables.hot_rows import HotRows
 from trainobs.core.text import duration, percent, size
 from trainobs.report.rows import or_unknown
 

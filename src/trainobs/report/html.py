@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trainobs.analysis.comparison import Comparison
+from trainobs.analysis.comparison.two_sides import Comparison
 from trainobs.analysis.view import RunView
 from trainobs.core.strict_json import dumps
 from trainobs.report import comparison
@@ -47,7 +47,7 @@ def comparison_page(found: Comparison) -> str:
     """The page of a comparison, of which the same holds.
 
     Args:
-        found: what `analysis.comparison.compare` returns.
+        found: what `analysis.comparison.two_sides.compare` returns.
     """
     pieces = {"compare": _packed(comparison.piece(found))}
     return _document("trainobs: comparison of runs", "compare.js", pieces)

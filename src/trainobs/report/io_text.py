@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from trainobs.analysis.collectives import Collectives
-from trainobs.analysis.io_numbers import FilesRead, InMemory, Moved
-from trainobs.analysis.peer_numbers import PeerBytes
+from trainobs.analysis.io.files import FilesRead, InMemory, Moved
+from trainobs.analysis.io.peers import PeerBytes
+from trainobs.analysis.ranks.collectives import Collectives
 from trainobs.analysis.summary import Summary
 from trainobs.core.errors import TrainobsError
 from trainobs.core.file_rows import TOP

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainobs.analysis.loader_workers import Made
+from trainobs.analysis.batches.workers import Made
 from trainobs.analysis.one_step import BatchOfStep
 from trainobs.analysis.summary import Summary
 from trainobs.core.text import counted, duration, quantity
@@ -19,7 +19,7 @@ DID = {
     "cpu_wait_ns": "without a CPU",
     "sleep_ns": "asleep otherwise",
 }
-"""Where the time of making a batch went, in words: see `analysis.loader_workers.MADE`."""
+"""Where the time of making a batch went, in words: see `analysis.batches.workers.MADE`."""
 
 
 def did(made: Made | BatchOfStep) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from trainobs.analysis.comparison import compare
+from trainobs.analysis.comparison.two_sides import compare
 from trainobs.analysis.live import SHARE
 from trainobs.analysis.view import RunView
 from trainobs.report import comparison

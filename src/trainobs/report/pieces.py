@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainobs.analysis import no_steps
-from trainobs.analysis.unnamed_reads import OF_DATA
+from trainobs.analysis.io.unnamed_reads import OF_DATA
 from trainobs.analysis.view import RunView
 from trainobs.report import brief_lines, io_text, losses, rank_rows, verdict_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainobs.analysis.ranks import Straggler, waited_ns
+from trainobs.analysis.ranks.side_by_side import Straggler, waited_ns
 from trainobs.analysis.summary import Summary
 from trainobs.core.text import counted, duration, percent
 from trainobs.report.rows import or_unknown, paragraph, row

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainobs.analysis import no_steps as without
+from trainobs.analysis.io.unnamed_reads import told_of
 from trainobs.analysis.metric_statistics import Statistics
 from trainobs.analysis.step_time import TAKING, StepTime
 from trainobs.analysis.summary import Summary, mean_of
-from trainobs.analysis.unnamed_reads import told_of
 from trainobs.analysis.verdicts import ToldVerdict
 from trainobs.core import labels
 from trainobs.core.catalogue import METRICS, phase_metric

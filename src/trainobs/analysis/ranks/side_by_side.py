@@ -8,8 +8,8 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.straggler_parts import LongerPart, longer, told
-from trainobs.analysis.stragglers import (
+from trainobs.analysis.ranks.straggler_parts import LongerPart, longer, told
+from trainobs.analysis.ranks.stragglers import (
     MIN_STEPS,
     SHARE,
     by_waiting,

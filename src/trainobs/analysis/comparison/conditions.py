@@ -7,8 +7,8 @@ from typing import TypedDict
 
 import numpy as np
 
+from trainobs.analysis.io.unnamed_reads import unnamed_bytes
 from trainobs.analysis.summary import cells_of
-from trainobs.analysis.unnamed_reads import unnamed_bytes
 from trainobs.core.catalogue import METRICS
 from trainobs.core.labels import label_among
 from trainobs.core.metrics import evaluate

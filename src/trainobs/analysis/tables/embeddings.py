@@ -7,10 +7,10 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from trainobs.analysis.hot_rows import all_hot_bytes
-from trainobs.analysis.lookup_time import ByBytes, explained
-from trainobs.analysis.skew import Skew, load_counts, skew
-from trainobs.analysis.table_lookups import TableLookups
+from trainobs.analysis.tables.hot_rows import all_hot_bytes
+from trainobs.analysis.tables.lookup_time import ByBytes, explained
+from trainobs.analysis.tables.lookups import TableLookups
+from trainobs.analysis.tables.skew import Skew, load_counts, skew
 from trainobs.core.errors import AccessCountsError
 from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from trainobs.analysis.io.unnamed_reads import OF_DATA
 from trainobs.analysis.observed import observed_by
 from trainobs.analysis.summary import Summary, mean_of
-from trainobs.analysis.unnamed_reads import OF_DATA
 from trainobs.core.text import duration, printable
 from trainobs.report import hot_lookups, loaders, own_counters, rank_rows, sections, tables
 from trainobs.report.losses import lost, missing_files, not_observed, nothing_lost, unreadable

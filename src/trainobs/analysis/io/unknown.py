@@ -1,4 +1,4 @@
-"""What a run read or wrote of files that the numbers of `analysis.io_numbers` lack, in words."""
+"""What a run read or wrote of files that the numbers of `analysis.io.files` lack, in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.data_reads import has_libaio
+from trainobs.analysis.io.data_reads import has_libaio
 from trainobs.analysis.stored import lacking
 from trainobs.core.abi import FileClass, Op
 from trainobs.core.coverage import IO_URING

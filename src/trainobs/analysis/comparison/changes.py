@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainobs.analysis.conditions import per_step
-from trainobs.analysis.other_loaders import others
-from trainobs.analysis.step_kinds import events_of
-from trainobs.analysis.step_work import work_of
-from trainobs.analysis.unnamed_reads import unnamed_bytes
+from trainobs.analysis.batches.other_loaders import others
+from trainobs.analysis.comparison.conditions import per_step
+from trainobs.analysis.comparison.step_kinds import events_of
+from trainobs.analysis.comparison.step_work import work_of
+from trainobs.analysis.io.unnamed_reads import unnamed_bytes
 from trainobs.analysis.whatif import replayed
 from trainobs.core.errors import TrainobsError
 from trainobs.core.text import percent

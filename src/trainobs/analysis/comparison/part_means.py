@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from trainobs.analysis.comparison.step_work import work_of
 from trainobs.analysis.step_time import TAKING
-from trainobs.analysis.step_work import work_of
 from trainobs.core import labels
 from trainobs.core.catalogue import named_phase_metric
 from trainobs.core.catalogue.named import named_phase

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from trainobs.analysis.skew import Skew
+from trainobs.analysis.tables.skew import Skew
 from trainobs.core.catalogue.hot_rows import SHARES
 from trainobs.core.quotients import Floats, Quotient
 from trainobs.core.records import SETUP

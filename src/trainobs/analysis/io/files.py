@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypedDict, cast
 import numpy as np
 import numpy.typing as npt
 
-from trainobs.analysis.collectives import Collectives, collectives_of
-from trainobs.analysis.io_unknown import left_out, reads_unseen, said_of_maps, unseen
-from trainobs.analysis.peer_numbers import PeerBytes, peers_of, peers_unknown
-from trainobs.analysis.unnamed_reads import data_is_named, told_of
+from trainobs.analysis.io.peers import PeerBytes, peers_of, peers_unknown
+from trainobs.analysis.io.unknown import left_out, reads_unseen, said_of_maps, unseen
+from trainobs.analysis.io.unnamed_reads import data_is_named, told_of
+from trainobs.analysis.ranks.collectives import Collectives, collectives_of
 from trainobs.core.abi import ACCESS, FileClass, FileOp, Op
 from trainobs.core.file_rows import SpreadKind
 from trainobs.core.records import SETUP
@@ -142,7 +142,7 @@ class FilesRead(_State, total=False):
         state: "on", or why nothing is known; then nothing else is there.
         data_is_named, data_is_mapped: whether the user said where training data lies; whether
             some of it was read through mappings.
-        unnamed_bytes: see `analysis.unnamed_reads.unnamed_bytes`.
+        unnamed_bytes: see `analysis.io.unnamed_reads.unnamed_bytes`.
         reads_unseen: whether reads were made that nobody saw: those that were are the least.
         unknown: what was read or written and is in none of these numbers, in words.
         classes, epochs: those with most bytes first; in order.

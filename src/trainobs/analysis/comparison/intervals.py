@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import TypedDict
 
-from trainobs.analysis.part_means import ENOUGH_STEPS, Means, Part, RunMeans
-from trainobs.analysis.step_work import SAME_WORK, WorkRatio
-from trainobs.analysis.welch import Estimate, estimate, half_width, relative
+from trainobs.analysis.comparison.part_means import ENOUGH_STEPS, Means, Part, RunMeans
+from trainobs.analysis.comparison.step_work import SAME_WORK, WorkRatio
+from trainobs.analysis.comparison.welch import Estimate, estimate, half_width, relative
 from trainobs.verdict.metric_names import STEP
 
 CONFIDENCE = 0.95

@@ -6,13 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from trainobs.analysis import no_steps
-from trainobs.analysis.changes import OTHERS, changes, mixed, others_share, predicted
-from trainobs.analysis.conditions import Condition, conditions
-from trainobs.analysis.intervals import SIDES, Gain, Intervals, PartDifference
+from trainobs.analysis.comparison.changes import OTHERS, changes, mixed, others_share, predicted
+from trainobs.analysis.comparison.conditions import Condition, conditions
+from trainobs.analysis.comparison.intervals import SIDES, Gain, Intervals, PartDifference
+from trainobs.analysis.comparison.part_means import (
+    Part,
+    RunMeans,
+    causes_known,
+    not_in_all,
+    parts_of,
+)
+from trainobs.analysis.comparison.step_kinds import unlike
+from trainobs.analysis.comparison.step_work import StepWork, work_of, work_ratio
 from trainobs.analysis.observed import observed_by
-from trainobs.analysis.part_means import Part, RunMeans, causes_known, not_in_all, parts_of
-from trainobs.analysis.step_kinds import unlike
-from trainobs.analysis.step_work import StepWork, work_of, work_ratio
 from trainobs.analysis.stored import go_back, gone, missing_steps, rows_at_odds
 from trainobs.analysis.summary import summarize
 from trainobs.core.errors import TrainobsError, shown

@@ -1,0 +1,1 @@
+"""What a run read, wrote, sent and received, and what of it is not known."""

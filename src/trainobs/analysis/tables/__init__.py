@@ -1,0 +1,1 @@
+"""The embedding tables of a run, and the lookups in them."""
