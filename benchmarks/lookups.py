@@ -28,6 +28,7 @@ from torch import nn
 from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.host.facts import host_facts
 from trainobs.steps.clock import StepClock
+from trainobs.steps.closed_step import ClosedSteps
 
 BATCH = 2048
 DIM = 16
@@ -179,7 +180,7 @@ class Training:
 
     def _observe(self, lookups: ModelLookups, clock: StepClock, over: threading.Event) -> None:
         while not over.wait(0.1):
-            closed = [clock.closed.popleft() for _ in range(len(clock.closed))]
+            closed = ClosedSteps(clock.closed.popleft() for _ in range(len(clock.closed)))
             if closed:
                 lookups.rows(closed)
 
@@ -217,7 +218,7 @@ def hooks_us(model: nn.Module, batch: Any, every: int, rounds: int) -> dict[str,
             hook(*arguments)
         in_training.append(time.perf_counter_ns() - began)
         clock.end_step()
-        closed = [clock.closed.popleft() for _ in range(len(clock.closed))]
+        closed = ClosedSteps(clock.closed.popleft() for _ in range(len(clock.closed)))
         began = time.thread_time_ns()
         if closed:
             lookups.rows(closed)
