@@ -9,7 +9,7 @@ from trainobs.core.errors import GpuError
 from trainobs.gpu.nvml import Nvml
 
 
-class WhyNot(TypedDict):
+class WhyNotRead(TypedDict):
     """What was found, and what to do."""
 
     found: str
@@ -29,7 +29,7 @@ class DeviceFindings(TypedDict, total=False):
     uuid: str
     name: str
     gpm: str
-    why: WhyNot
+    why: WhyNotRead
 
 
 class GpuFindings(TypedDict):
@@ -42,7 +42,7 @@ class GpuFindings(TypedDict):
     """
 
     driver: str | None
-    why: WhyNot | None
+    why: WhyNotRead | None
     devices: list[DeviceFindings]
 
 
@@ -67,7 +67,7 @@ def _device(nvml: Nvml, uuid: str) -> DeviceFindings:
     return {"uuid": uuid, "name": device.about["name"], "gpm": device.about["gpm"]}
 
 
-def _reason(error: GpuError) -> WhyNot:
+def _reason(error: GpuError) -> WhyNotRead:
     return {"found": error.found, "do": error.do}
 
 
