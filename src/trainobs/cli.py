@@ -341,8 +341,8 @@ def _doctor(options: argparse.Namespace) -> _Answer:
     from trainobs.gpu import doctor as gpu
     from trainobs.probes import doctor as probes
 
-    findings = {**probes.examine(), "gpu": gpu.examine()}
-    status = 0 if findings["complete"] and not findings["switched_off"] else 1
+    found, of_gpus = probes.examine(), gpu.examine()
+    status = 0 if found["complete"] and not found["switched_off"] else 1
     if options.json:
-        return _Answer(dumps(findings, indent=2), status)
-    return _Answer(f"{probes.render(findings)}\n\n{gpu.render(findings['gpu'])}", status)
+        return _Answer(dumps({**found, "gpu": of_gpus}, indent=2), status)
+    return _Answer(f"{probes.render(found)}\n\n{gpu.render(of_gpus)}", status)

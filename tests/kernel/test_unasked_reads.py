@@ -15,7 +15,7 @@ import pytest
 from tests.kernel.ground_truth import MIB, write_file
 from tests.kernel.processes import fork
 from trainobs.core.abi import SUMS
-from trainobs.probes.backend import mapping
+from trainobs.probes.map_entries import mapping
 from trainobs.probes.shared import SharedProbes
 
 pytestmark = pytest.mark.needs_bpf

@@ -30,9 +30,9 @@ from trainobs.analysis.own_cost import own_cpu_ratio, training_ns
 from trainobs.analysis.ranks.side_by_side import COMPARED, Compared, compare
 from trainobs.analysis.step_time import NewestStep, StepTime, newest_step, step_time
 from trainobs.analysis.stored import lacking
-from trainobs.analysis.tables.embeddings import Embeddings, embeddings
 from trainobs.analysis.tables.hot_rows import HotRows, hot_rows
 from trainobs.analysis.tables.lookups import TableLookups
+from trainobs.analysis.tables.of_run import Embeddings, embeddings
 from trainobs.analysis.verdicts import AllSteps
 from trainobs.analysis.would_help import JudgedRun, judged
 from trainobs.core.abi import FileClass

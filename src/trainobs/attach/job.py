@@ -37,6 +37,7 @@ from trainobs.attach.run import AttachedRun, loaded
 from trainobs.attach.target_files import file_of
 from trainobs.core.abi import SLOTS, Event
 from trainobs.core.errors import AttachError
+from trainobs.core.pidfd import pidfd_open
 from trainobs.core.sink import Sink
 from trainobs.host.procfs import PROC, parse_stat, read_bytes
 from trainobs.host.tree import find_tree
@@ -77,7 +78,7 @@ class StopCondition:
         self._pidfds: list[int] = []
         for process in processes:
             try:
-                self._pidfds.append(os.pidfd_open(process.tgid))
+                self._pidfds.append(pidfd_open(process.tgid))
             except ProcessLookupError as error:
                 self.close()
                 raise ended(process.tgid) from error

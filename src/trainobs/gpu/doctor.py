@@ -3,20 +3,52 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
+from typing import TypedDict
 
 from trainobs.core.errors import GpuError
 from trainobs.gpu.nvml import Nvml
 
 
-def examine() -> dict[str, Any]:
-    """Open NVML and every device that it lists, once.
+class WhyNotRead(TypedDict):
+    """What was found, and what to do."""
 
-    Returns:
-        `driver` (version, or None), `why` (what keeps NVML from being opened: found, do; or None),
-        `devices` (each with uuid, and either name and gpm, "on" or why not, or `why`).
+    found: str
+    do: str
+
+
+class DeviceFindings(TypedDict, total=False):
+    """One device.
+
+    Attributes:
+        uuid: of it.
+        name: of one that can be read.
+        gpm: "on" for that one, or why it tells of no activity.
+        why: what keeps it from being read.
     """
-    found: dict[str, Any] = {"driver": None, "why": None, "devices": []}
+
+    uuid: str
+    name: str
+    gpm: str
+    why: WhyNotRead
+
+
+class GpuFindings(TypedDict):
+    """What `examine` found.
+
+    Attributes:
+        driver: its version; None where NVML cannot be opened.
+        why: what keeps NVML from being opened; None: nothing does.
+        devices: all that it lists.
+    """
+
+    driver: str | None
+    why: WhyNotRead | None
+    devices: list[DeviceFindings]
+
+
+def examine() -> GpuFindings:
+    """Open NVML and every device that it lists, once."""
+    found: GpuFindings = {"driver": None, "why": None, "devices": []}
     try:
         with closing(Nvml()) as nvml:
             found["driver"] = nvml.driver
@@ -26,7 +58,7 @@ def examine() -> dict[str, Any]:
     return found
 
 
-def _device(nvml: Nvml, uuid: str) -> dict[str, Any]:
+def _device(nvml: Nvml, uuid: str) -> DeviceFindings:
     try:
         device = nvml.open(uuid)
     except GpuError as error:
@@ -35,11 +67,11 @@ def _device(nvml: Nvml, uuid: str) -> dict[str, Any]:
     return {"uuid": uuid, "name": device.about["name"], "gpm": device.about["gpm"]}
 
 
-def _reason(error: GpuError) -> dict[str, str]:
+def _reason(error: GpuError) -> WhyNotRead:
     return {"found": error.found, "do": error.do}
 
 
-def render(found: dict[str, Any]) -> str:
+def render(found: GpuFindings) -> str:
     """The same for a terminal."""
     lines = ["gpu"]
     if found["why"]:

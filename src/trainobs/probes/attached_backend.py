@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.abi import SEEN, FileClass
-from trainobs.probes.backend import ProbeBackend, mapping
+from trainobs.probes.backend import ProbeBackend
 from trainobs.probes.compiling import OBJECTS
 from trainobs.probes.detach import detach
 from trainobs.probes.extra import ExtraObject
-from trainobs.probes.own_programs import OwnPrograms
+from trainobs.probes.map_entries import mapping
+from trainobs.probes.own_programs import SHARED_MAPS, OwnPrograms
 from trainobs.probes.shared import SharedProbes, unable
 from trainobs.probes.statistics import ProbeStatistics
 
@@ -40,7 +41,7 @@ def seen_object(probes: SharedProbes, programs: Collection[str]) -> ExtraObject:
     """
     file = OBJECTS / f"seen.{platform.machine()}.bpf.o"
     name = "what sees a process from outside"
-    return ExtraObject([file], probes.task_maps(), name, programs)
+    return ExtraObject([file], probes.maps(SHARED_MAPS), name, programs)
 
 
 class AttachedBackend(ProbeBackend):

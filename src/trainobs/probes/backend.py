@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import resource
 from collections.abc import Iterable, Sequence
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from trainobs.core.abi import SUMS, FileClass
 from trainobs.core.files import close_all
 from trainobs.probes.file_counts import FileCounts
+from trainobs.probes.map_entries import mapping
 from trainobs.probes.mounts import mount_points, mounts_below
 from trainobs.probes.own_programs import OwnProbe, OwnPrograms, OwnTables
 from trainobs.probes.session_maps import CLOCK_BYTES
@@ -176,13 +176,6 @@ class ProbeBackend:
     def _release_roots(self) -> None:
         kept, self._kept = self._kept, []
         close_all(kept)
-
-
-def mapping(descriptor: int, size: int, *, writable: bool = False) -> mmap.mmap:
-    """The memory of a map of the kernel; it outlives the descriptor."""
-    pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    return mmap.mmap(descriptor, pages, mmap.MAP_SHARED, access)
 
 
 def _keepable() -> int:

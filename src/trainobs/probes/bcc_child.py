@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainobs.core.pidfd import pidfd_open
 from trainobs.probes.detach import detach
 from trainobs.probes.libbpf import KERNEL_TYPES, open_library
 
@@ -190,7 +191,7 @@ def _write_types(path: Path) -> None:
 
 def _stay() -> None:
     """Until the parent closes the pipe or ends; let go of by its probes when it says so."""
-    parent = os.pidfd_open(os.getppid())
+    parent = pidfd_open(os.getppid())
     poll = select.poll()
     poll.register(parent, select.POLLIN)
     poll.register(0, select.POLLIN)

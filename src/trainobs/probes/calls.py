@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from trainobs.core.abi import CALL_NUMBERS, CALLS, SEEN_CALLS
 from trainobs.probes.attached_backend import seen_object
-from trainobs.probes.backend import mapping
+from trainobs.probes.map_entries import mapping
 from trainobs.probes.shared import SharedProbes, unable
 
 Words = npt.NDArray[np.uint64]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from trainobs.core.catalogue import lost_without
 from trainobs.core.compiled import flaw_of
@@ -29,18 +29,94 @@ _UNPRIVILEGED = Path("/proc/sys/kernel/unprivileged_bpf_disabled")
 _PROCFS = (Path("/proc/self/io"), Path("/proc/self/schedstat"), Path("/proc/pressure/io"))
 
 
-def examine() -> dict[str, Any]:
-    """Try everything once: load, attach, register, take out again.
+class WhyNot(TypedDict):
+    """What keeps a run from eBPF: name of a `ProbeCause`, what was found, what to do."""
 
-    Returns:
-        `switched_off`, whether the environment has trainobs do nothing; as if it had not: `level`
-        that a run would be on, `why` (what keeps it from eBPF, or None), `service` (whether
-        one answers, and whom), `machine` (facts), `obstacles` (what stands in the way, in words),
-        `probes` (probe -> program -> `state`, "on" or why not, `hook`, `gives`, and the metrics
-        that are `lost`), `complete` (whether every program works).
+    cause: str
+    found: str
+    do: str
+
+
+class ServiceFindings(TypedDict, total=False):
+    """Whether `trainobs-probed` answers; a run asks it first.
+
+    Attributes:
+        socket: where it would be; None: it is not looked for.
+        answers: whether it does.
+        group: who may ask; not where there is no socket.
+        why, do: why it does not answer, and what to do if that is known.
+        version, sessions, max_sessions: of one that answers.
     """
+
+    socket: str | None
+    answers: bool
+    group: str
+    why: str
+    do: str
+    version: int | None
+    sessions: int | None
+    max_sessions: int | None
+
+
+class MachineFacts(TypedDict):
+    """What a run finds here; `object`: whether the probes are built; `procfs`: file -> readable."""
+
+    kernel: str
+    machine: str
+    python: str
+    btf: bool
+    libbpf: str | None
+    object: bool
+    capabilities: list[str]
+    unprivileged_bpf_disabled: str | None
+    procfs: dict[str, bool]
+
+
+class ProgramFindings(TypedDict):
+    """One program.
+
+    Attributes:
+        hook: its attach point. The key is older than that word; who reads the JSON knows it.
+        state: "on", or why not.
+        gives: what a user gets from it.
+        lost: metrics that are unknown without it.
+    """
+
+    hook: str
+    state: str
+    gives: str
+    lost: list[str]
+
+
+class Findings(TypedDict):
+    """What `examine` found; all but `switched_off` as if that were False.
+
+    Attributes:
+        switched_off: whether the environment has trainobs do nothing.
+        level: that a run would be on.
+        why: what keeps it from eBPF; None: nothing does.
+        complete: whether every program works.
+        service: whether one answers, and whom.
+        machine: facts about it.
+        obstacles: what stands in the way, in words.
+        probes: probe -> program -> what became of it.
+    """
+
+    switched_off: bool
+    level: str
+    why: WhyNot | None
+    complete: bool
+    service: ServiceFindings
+    machine: MachineFacts
+    obstacles: list[str]
+    probes: dict[str, dict[str, ProgramFindings]]
+
+
+def examine() -> Findings:
+    """Try everything once: load, attach, register, take out again."""
     below = "procfs" if _readable(_PROCFS[0]) else "timing"
-    level, why = below, None
+    level = below
+    why: WhyNot | None = None
     status: dict[str, str] = {}
     points: dict[str, str] = {}
     try:
@@ -70,28 +146,31 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _service() -> dict[str, Any]:
-    """Whether `trainobs-probed` answers; a run asks it first."""
+def _service() -> ServiceFindings:
     path = socket_path()
-    found: dict[str, Any] = {"socket": None if path is None else str(path), "answers": False}
+    found: ServiceFindings = {"socket": None if path is None else str(path), "answers": False}
     if path is None or not os.path.exists(path):
-        return found | {"why": "there is none"}
+        return {**found, "why": "there is none"}
     found["group"] = who_may(path)
     try:
         connection, answer, _ = enter(path, "hello")
         connection.close()
     except (OSError, EOFError, ProtocolError) as error:
-        return found | {"why": str(error)}
+        return {**found, "why": str(error)}
     except ProbeError as error:
-        return found | {"why": error.found, "do": error.do}
-    counts = {name: answer.get(name) for name in ("version", "sessions", "max_sessions")}
-    return found | {"answers": True, **counts}
+        return {**found, "why": error.found, "do": error.do}
+    return {
+        **found,
+        "answers": True,
+        "version": answer.get("version"),
+        "sessions": answer.get("sessions"),
+        "max_sessions": answer.get("max_sessions"),
+    }
 
 
-def _describe(program: Program, status: dict[str, str], points: dict[str, str]) -> dict[str, Any]:
+def _describe(program: Program, status: dict[str, str], points: dict[str, str]) -> ProgramFindings:
     state = status.get(program.name, _NOT_TRIED)
     return {
-        # The key is older than the word for it; who reads the JSON knows it by this name.
         "hook": points.get(program.name, program.attach_point),
         "state": state,
         "gives": program.gives,
@@ -99,7 +178,7 @@ def _describe(program: Program, status: dict[str, str], points: dict[str, str]) 
     }
 
 
-def _machine() -> dict[str, Any]:
+def _machine() -> MachineFacts:
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -148,7 +227,7 @@ _LEVELS = {
 }
 
 
-def render(found: dict[str, Any]) -> str:
+def render(found: Findings) -> str:
     """The same as a page for a terminal."""
     machine = found["machine"]
     lines = [f"A training run on this machine is observed by {_LEVELS[found['level']]}.", ""]
@@ -182,7 +261,7 @@ def render(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _service_line(service: dict[str, Any]) -> str:
+def _service_line(service: ServiceFindings) -> str:
     if service["socket"] is None:
         return f"not looked for: {VARIABLE} is empty"
     if service["answers"]:
@@ -193,7 +272,7 @@ def _service_line(service: dict[str, Any]) -> str:
     return f"does not answer, for the group {service['group']}: {service['why']}"
 
 
-def _program_lines(name: str, about: dict[str, Any]) -> list[str]:
+def _program_lines(name: str, about: ProgramFindings) -> list[str]:
     works = about["state"] == "on"
     point = about["hook"] or "(in another program)"
     lines = [f"  {name:<16}{point:<32}{'works' if works else 'off':<6}{about['gives']}"]

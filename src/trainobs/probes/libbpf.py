@@ -253,8 +253,9 @@ def load_object(library: C.CDLL, opened: int | None) -> int:
     kernel/bpf/verifier.c), and libbpf asks four times more. So the thread takes none meanwhile: a
     profiler's timer may send them faster than a program can be looked through.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:  # a handler may raise in the next call, once it has blocked them
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         return int(library.bpf_object__load(opened))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

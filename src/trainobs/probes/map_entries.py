@@ -1,9 +1,10 @@
-"""What is in a map of the kernel, a hash."""
+"""What is in a map of the kernel: a hash, or an array that lies in memory."""
 
 from __future__ import annotations
 
 import ctypes as C
 import errno
+import mmap
 import os
 from collections.abc import Iterator
 
@@ -15,6 +16,13 @@ from trainobs.probes.libbpf import open_library
 Rows = npt.NDArray[np.void]
 
 _AT_ONCE = 4096
+
+
+def mapping(descriptor: int, size: int, *, writable: bool = False) -> mmap.mmap:
+    """The memory of an array; it outlives the descriptor."""
+    pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    return mmap.mmap(descriptor, pages, mmap.MAP_SHARED, access)
 
 
 def entries(

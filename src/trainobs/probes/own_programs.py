@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,12 +22,13 @@ from trainobs.probes.compiling import OBJECTS, compile_source
 from trainobs.probes.counter_declarations import OwnSum, checked_counters, declared_counters
 from trainobs.probes.extra import ExtraObject
 from trainobs.probes.kernel_version import may_lose_cpu
+from trainobs.probes.map_entries import mapping
 from trainobs.probes.own_object import OwnObject
 from trainobs.probes.own_probe import KINDS, Probe
 from trainobs.probes.trial import try_object
 
 SHARED_MAPS = ("tasks", "session_clocks")
-"""Maps of ours that they are given: who is followed, and in which step."""
+"""Maps of bpf/tasks.h that they are given: who is followed, and in which step."""
 
 _FIELDS = OWN_CELL.names or ()
 _SHAPE = (OWN_COUNTERS, len(Role), len(_FIELDS))
@@ -285,8 +285,7 @@ def _refuse_others(probe: Probe, found: ExtraObject, name: str) -> None:
 
 
 def _table(descriptor: int, slots: int) -> Words:
-    size = -(-slots * _TABLE_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
-    mapped = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
+    mapped = mapping(descriptor, slots * _TABLE_BYTES)
     words = np.frombuffer(mapped, np.uint64, slots * RING * _WORDS)
     return words.reshape(slots, RING, _WORDS)
 

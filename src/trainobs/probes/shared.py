@@ -27,6 +27,7 @@ from trainobs.probes.kernel_names import KERNEL_BTF, KernelNames
 from trainobs.probes.kernel_version import kernel_version, may_lose_cpu
 from trainobs.probes.libbpf import open_library
 from trainobs.probes.loader import LibbpfLoader
+from trainobs.probes.map_entries import mapping
 from trainobs.probes.obstacles import obstacles
 from trainobs.probes.programs import (
     ITERATORS,
@@ -155,8 +156,7 @@ class SharedProbes:
             )
 
     def _mapping(self, name: str, size: int) -> mmap.mmap:
-        pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        return mmap.mmap(self._loader.map_fd(name), pages)
+        return mapping(self._loader.map_fd(name), size, writable=True)
 
     def open(self, slot: int, *, guarded: bool = False) -> SessionMaps:
         """Begin a session in a free slot.
@@ -238,10 +238,6 @@ class SharedProbes:
         with self._lock:
             is_open, guarded, epoch, _ = self._settings_of(slot)
             self._set(slot, is_open, guarded, epoch, on)
-
-    def task_maps(self) -> dict[str, int]:
-        """The maps of bpf/tasks.h, by name: who is followed, and in which step."""
-        return {name: self._loader.map_fd(name) for name in ("tasks", "session_clocks")}
 
     def program_fds(self) -> dict[str, int]:
         """Descriptors of the programs that run on events."""

@@ -3,7 +3,7 @@
 Each text by one module, some with help of others:
 
     brief       25 lines: `brief_lines`
-    page        --full, by sections: `sections`, `loaders`, `tables`, `hot_lookups`, `rank_rows`,
+    full        --full, by sections: `sections`, `loaders`, `tables`, `hot_lookups`, `rank_rows`,
                 `own_counters`
     io_text, one_step, follow  --io, --step, --watch
     comparison, whatif, top    the other commands; their words: `sides`, `at_odds`

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from trainobs.analysis.summary import Summary, mean_of
-from trainobs.analysis.tables.embeddings import Embeddings, LookupTime
+from trainobs.analysis.tables.of_run import Embeddings, LookupTime
 from trainobs.analysis.tables.skew import Bounds, Drift
 from trainobs.core.labels import label_of
 from trainobs.core.text import counted, duration, percent, quantity, size

@@ -14,6 +14,7 @@ from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 from trainobs.core.abi import FileClass
+from trainobs.core.pidfd import pidfd_open
 from trainobs.core.version import __version__
 from trainobs.probes import protocol
 from trainobs.probes.shared import SharedProbes
@@ -116,7 +117,7 @@ class Connection:
         with suppress(OSError):
             return self._connection.getsockopt(socket.SOL_SOCKET, _PEER_PIDFD)
         try:
-            return os.pidfd_open(self._peer.tgid)
+            return pidfd_open(self._peer.tgid)
         except ProcessLookupError:
             raise Refusal("the process that has connected is dead", "start it again") from None
 

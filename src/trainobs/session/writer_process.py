@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from trainobs.core.files import close_all
 from trainobs.core.interpreter import fresh_python
+from trainobs.core.pidfd import pidfd_open
 from trainobs.core.unforked import unforked
 from trainobs.session.messages import unpack
 from trainobs.session.writer_proxies import WriterReply
@@ -227,6 +228,6 @@ def _launch(line: int, sources: Iterable[str]) -> None:
 def _pidfd() -> int:
     """By which the end of this process is seen; -1 before Linux 5.3."""
     try:
-        return os.pidfd_open(os.getpid())
+        return pidfd_open(os.getpid())
     except OSError:
         return -1
