@@ -122,10 +122,16 @@ def test_lengths_that_do_not_fit_are_refused(tables, size, shape):
 
 
 @pytest.mark.parametrize(
-    ("ids", "lengths"), [(np.zeros(1), [[1]]), (np.zeros(1, np.int64), [[2, -1]])]
+    ("ids", "lengths"),
+    [
+        (np.zeros(1), np.array([[1]])),
+        (np.zeros(1, np.int64), np.array([[2, -1]])),
+        (np.zeros(1, np.int64), [[1]]),
+        (np.zeros(1, np.int64), np.array([[0.5, 0.5]])),
+    ],
 )
 def test_ids_and_lengths_that_are_none_are_refused(ids, lengths):
     counts = AccessCounts(TABLES)
     with pytest.raises(SettingError, match="cannot sample"):
-        counts.add_inputs(["a"], ids, np.array(lengths))
+        counts.add_inputs(["a"], ids, lengths)
     assert counts.inputs() == {}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainobs.core.errors import FAEError
+from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import ShuffledOrder, ShuffleScheduler
 
 
@@ -141,8 +141,13 @@ def test_the_history_goes_into_a_file(tmp_path):
     ],
 )
 def test_numbers_out_of_range_are_refused(arguments):
-    with pytest.raises(FAEError, match="cannot schedule"):
+    with pytest.raises(SettingError, match="cannot schedule"):
         ShuffleScheduler(**arguments)
+
+
+def test_a_seed_that_is_no_number_is_refused():
+    with pytest.raises(SettingError, match="seed='x'"):
+        ShuffledOrder("x")
 
 
 def test_of_a_loss_on_a_device_the_number_is_kept():

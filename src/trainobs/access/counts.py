@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trainobs.access.dense import BYTES_PER_ROW, Dense
 from trainobs.access.file import CountsRecord, TableRecord, files_in, read, write
-from trainobs.access.given import check_ids, checked_tables
+from trainobs.access.given import check_ids, check_lengths, checked_tables
 from trainobs.access.input_sample import InputSample, Reservoir
 from trainobs.access.input_steps import CountedSteps, StepTotals
 from trainobs.access.plan import plan
@@ -239,17 +239,11 @@ class AccessCounts:
             step_totals: of the step that they are of, where some steps of a run are counted.
 
         Raises:
-            SettingError: there is no such table, `ids` are no integers, or lengths and ids do not
-                fit each other.
+            SettingError: there is no such table, `ids` or `lengths` are no integers, or do not fit
+                each other.
         """
         check_ids("cannot sample the inputs of a batch", ids)
-        whole = lengths.ndim == 2 and len(lengths) == len(tables) and lengths.sum() == len(ids)
-        if not whole or lengths.min(initial=0) < 0:
-            raise SettingError(
-                "cannot sample the inputs of a batch",
-                f"{len(tables)} tables, lengths of shape {lengths.shape}, {len(ids)} ids",
-                "give a row of lengths for each table, and as many ids as they add up to",
-            )
+        check_lengths("cannot sample the inputs of a batch", len(tables), ids, lengths)
         for table in tables:
             self._row_count(table)
         index = {name: at for at, name in enumerate(self._tables)}

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trainobs.core.errors import SettingError, a_type
+from trainobs.core.errors import SettingError, a_type, shown
 
 
 def checked_tables(tables: Mapping[str, int]) -> dict[str, int]:
@@ -45,3 +46,17 @@ def check_ids(failed: str, ids: Any) -> None:
     else:
         found = a_type(ids)
     raise SettingError(failed, found, "give a one-dimensional NumPy array of integers")
+
+
+def check_lengths(failed: str, tables: int, ids: NDArray[np.integer[Any]], lengths: Any) -> None:
+    """Raise a `SettingError` unless `lengths` are integers, a row a table, that add up to `ids`."""
+    are_numbers = isinstance(lengths, np.ndarray) and lengths.dtype.kind in "iu"
+    is_whole = are_numbers and lengths.ndim == 2 and len(lengths) == tables
+    if is_whole and lengths.sum() == len(ids) and lengths.min(initial=0) >= 0:
+        return
+    kind = f"of shape {lengths.shape}" if are_numbers else f"that are no integers: {shown(lengths)}"
+    raise SettingError(
+        failed,
+        f"{tables} tables, {len(ids)} ids, and lengths {kind}",
+        "give a row of lengths for each table, and as many ids as they add up to",
+    )

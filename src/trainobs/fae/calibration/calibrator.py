@@ -88,6 +88,8 @@ def calibrate(
     """
     confidence, margin = check_confidence(confidence), _checked_margin(margin)
     seed = check_whole(seed, "seed")
+    if workers is not None:
+        workers = check_whole(workers, "workers", 0)
     ends_at_bad_ids = is_fatal(bounds_check_mode)
     limits = byte_count(hot_bytes, "hot_bytes"), byte_count(memory, "memory")
     goal = _Goal(tables_of(tables, optimizer), *limits, confidence, margin, seed)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from trainobs.core.arguments import check_whole
 from trainobs.core.errors import FAEError, SettingError, shown
 
 Mark = tuple[Any, ...]
@@ -47,10 +48,13 @@ class ShuffledOrder:
 
     Args:
         seed: of the order, which depends on nothing else but epoch, window and counts.
+
+    Raises:
+        SettingError: the seed is no whole number.
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
+        self._seed = check_whole(seed, "seed")
         self._order = np.zeros(0, dtype=bool)
 
     def begin(self, epoch: int, window: int, pure_count: int, mixed_count: int) -> None:
@@ -140,7 +144,7 @@ class ShuffleScheduler:
         patience: improvements in a row that double it.
 
     Raises:
-        FAEError: a number is out of range.
+        SettingError: a number is out of range.
     """
 
     def __init__(self, rate: float = 0.5, floor: float = 0.01, patience: int = 4) -> None:
@@ -148,7 +152,7 @@ class ShuffleScheduler:
         if not all(isinstance(n, Real) for n in numbers) or not (
             0 < floor <= rate <= 1 and patience >= 1
         ):
-            raise FAEError(
+            raise SettingError(
                 "cannot schedule pure and mixed batches",
                 f"rate={rate!r}, floor={floor!r}, patience={patience!r}",
                 "give 0 < floor <= rate <= 1, and a patience of at least 1",

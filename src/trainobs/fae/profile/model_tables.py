@@ -63,7 +63,8 @@ def tables_of(tables: Any, optimizer: Any = None) -> tuple[ModelTable, ...]:
             the model's tables, else `DEFAULT_OPTIMIZER`.
 
     Raises:
-        SettingError: the sharder knows no such optimizer, or there are no tables.
+        SettingError: the sharder knows no such optimizer, there are no tables, or something else
+            is among them.
         FAEError: there are two of one name.
     """
     found = [_table(config, optimizer or own, at) for config, own, at in _configs(tables)]
@@ -124,7 +125,7 @@ def _configs_of_module(module: Any) -> Iterator[tuple[Any, Any]]:
 def _table(config: Any, optimizer: Any, is_positional: bool) -> ModelTable:
     lacking = [name for name in _ASKED if not hasattr(config, name)]
     if lacking:
-        raise FAEError(
+        raise SettingError(
             "cannot tell the embedding tables",
             f"{a_type(config)} among them, without {lacking[0]}",
             "give tables=model.embedding_bag_configs(), or the model before it is sharded",

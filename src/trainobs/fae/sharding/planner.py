@@ -44,10 +44,10 @@ class HotRowReservation(HeuristicalStorageReservation):  # type: ignore[misc]  #
             batches that come whole: 0.27 bytes for each row of their tables, hot or not.
         percentage: of a device, for what is in neither a table nor a parameter nor a batch.
         mode: of the sharder. Under "partitioned" hot rows are charged by the shard, with
-            `HotRowEnumerator`, and 8 bytes for each are reserved; "paper" takes 8 bytes more.
+            `HotRowEnumerator`, and 16 bytes for each are reserved; "paper" takes 8 bytes more.
 
     Raises:
-        SettingError: there is no such mode.
+        SettingError: there is no such mode, or the profile is none.
     """
 
     def __init__(
