@@ -18,6 +18,7 @@ from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP
 from trainobs.runlog import writer
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import run_file
 from trainobs.runlog.writer import RunLogSink
 
 
@@ -53,6 +54,15 @@ def test_ranks_are_read_apart(write_run):
     path = write_run(rank=10)
     (path / "rank=\N{ARABIC-INDIC DIGIT THREE}").mkdir()  # a digit, but none of ours
     assert list(RunLog.open(path).ranks) == [0, 10]
+
+
+def test_another_rank_is_told_of_as_it_was_when_the_run_was_opened(write_run):
+    write_run(rank=0)
+    run = RunLog.open(write_run(rank=10))
+    told = run.of(10).info
+    assert told["rank"] == 10
+    run_file(run.path, 10).unlink()
+    assert run.of(10).info == told
 
 
 @pytest.mark.parametrize("below", ["old", "deep/old"])
