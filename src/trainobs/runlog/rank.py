@@ -202,8 +202,8 @@ class RankLog:
     def texts(self, table: str, name: str) -> list[str | None]:
         """A column of texts of a table, of each row; None where it is null."""
         found: list[str | None] = []
-        for path in self.files[table]:
-            found += read_columns(path, [name])[name].to_pylist()
+        for path, rows in zip(self.files[table], self.files.rows(table), strict=True):
+            found += read_columns(path, [name])[name][:rows].to_pylist()
         return found
 
     @cached_property
