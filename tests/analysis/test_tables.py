@@ -10,11 +10,13 @@ import pytest
 from tests.samples import ITEM, USER, batch, info, lookup_rows
 from trainobs.access import AccessCounts
 from trainobs.analysis.summary import summarize
+from trainobs.core.catalogue.embeddings import EMBEDDINGS
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP
 from trainobs.report.full import render
 from trainobs.report.rows import cut_names
 from trainobs.runlog.embeddings import EmbeddingsSink
+from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import counts_file
 from trainobs.runlog.writer import RunLogSink
@@ -53,6 +55,23 @@ def summary_of(path):
 @pytest.fixture
 def metrics(tmp_path):
     return summary_of(write_run(tmp_path / "run"))["metrics"]
+
+
+def test_metrics_are_read_together_as_far_as_memory_allows(tmp_path, metrics, monkeypatch):
+    passes, read = [], RankLog.lookups
+
+    def lookups(rank, columns):
+        passes.append(columns)
+        return read(rank, columns)
+
+    monkeypatch.setattr(RankLog, "lookups", lookups)
+    path = write_run(tmp_path / "again")
+    summary_of(path)
+    together = len(passes)
+    assert together <= 3  # sums, values, time by bytes
+    monkeypatch.setattr("trainobs.analysis.tables.lookups.HELD_VALUES", 1)
+    assert summary_of(path)["metrics"] == metrics
+    assert len(passes) > 2 * together + len(EMBEDDINGS) - 2
 
 
 def test_an_amount_that_is_known_in_every_step_has_a_sum(metrics):

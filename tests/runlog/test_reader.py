@@ -13,11 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.samples import EVERY_PROGRAM, batch, busy_run, info
+from trainobs.analysis.summary import summarize
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP
 from trainobs.runlog import writer
 from trainobs.runlog.reader import RunLog
+from trainobs.runlog.schema import run_file
 from trainobs.runlog.writer import RunLogSink
 
 
@@ -53,6 +55,34 @@ def test_ranks_are_read_apart(write_run):
     path = write_run(rank=10)
     (path / "rank=\N{ARABIC-INDIC DIGIT THREE}").mkdir()  # a digit, but none of ours
     assert list(RunLog.open(path).ranks) == [0, 10]
+
+
+def test_another_rank_is_told_of_as_it_was_when_the_run_was_opened(write_run):
+    write_run(rank=0)
+    run = RunLog.open(write_run(rank=10))
+    told = run.of(10).info
+    assert told["rank"] == 10
+    run_file(run.path, 10).unlink()
+    assert run.of(10).info == told
+
+
+def test_columns_of_a_run_that_goes_on_fit_each_other(tmp_path):
+    sink = RunLogSink(tmp_path, 0)
+    sink.begin(info())
+    steps = busy_run(40)
+    for first in (0, 20):
+        now = slice(first, first + 20)
+        sink.write(replace(steps.select(now), batches=steps.batches[now]))
+        sink.flush()
+        if not first:
+            rank = RunLog.open(tmp_path).rank
+            told, numbers = rank.step(), rank.batches("number")
+    assert len(rank.metric("step/duration_ns")) == rank.files.rows("steps")[0] == len(told) == 20
+    assert len(rank.batches("end_ns")) == len(numbers) == 20
+    other = RunLog.open(tmp_path).rank
+    assert other.files.rows("steps") == [40] == [len(other.step())]
+    summary = summarize(RunLog(tmp_path, RunLog.open(tmp_path).info, {0: rank}))
+    assert summary["steps"] == 20
 
 
 @pytest.mark.parametrize("below", ["old", "deep/old"])

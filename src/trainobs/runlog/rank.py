@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ class RankLog:
         job: what tells the job from others that wrote to the same place; None where unknown.
         has_ended: whether it wrote down how its run ended.
         clock_ns: wall clock less CLOCK_MONOTONIC as the run began; None where unknown.
+        info: its own `run.json` or `rank.json`; empty where it was killed before it wrote it.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class RankLog:
         has_ended: bool = False,
         clock_ns: int | None = None,
         coverage: Coverage | None = None,
+        info: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.rank = rank
         brought = [*map(named_phase_metric, phases), *_names(counters)]
@@ -65,6 +68,7 @@ class RankLog:
         self.job = job
         self.has_ended = has_ended
         self.clock_ns = clock_ns
+        self.info = info
         self._coverage = coverage or Coverage.whole()
         self._kept: dict[str, dict[str, npt.NDArray[Any]]] = {}
         self._columns = {
@@ -198,8 +202,8 @@ class RankLog:
     def texts(self, table: str, name: str) -> list[str | None]:
         """A column of texts of a table, of each row; None where it is null."""
         found: list[str | None] = []
-        for path in self.files[table]:
-            found += read_columns(path, [name])[name].to_pylist()
+        for path, rows in zip(self.files[table], self.files.rows(table), strict=True):
+            found += read_columns(path, [name])[name][:rows].to_pylist()
         return found
 
     @cached_property

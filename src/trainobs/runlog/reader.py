@@ -108,7 +108,7 @@ class RunLog:
         """
         if rank not in self.ranks:
             raise _no_such_rank(self.path, rank, list(self.ranks))
-        own = _info_of(names.run_file(self.path, rank))
+        own = self.ranks[rank].info
         common = {name: value for name, value in self.info.items() if name in _OF_THE_JOB}
         info = {**common, **own} if rank else own or self.info
         return RunLog(self.path, info, self.ranks, self.is_part, self.ranks[rank])
@@ -294,6 +294,7 @@ def _open_rank(run_dir: Path, rank: int, files: Mapping[str, Sequence[Path]]) ->
         has_ended=info.get("summary") is not None,
         clock_ns=None if None in (wall_ns, own_ns) else wall_ns - own_ns,
         coverage=coverage,
+        info=info,
     )
 
 

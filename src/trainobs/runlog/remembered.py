@@ -15,8 +15,12 @@ from typing import TypeVar
 from trainobs.core.errors import RunLogError
 from trainobs.runlog import parquet
 from trainobs.runlog.columns import Columns
+from trainobs.runlog.schema import EMBEDDINGS, KERNEL, LATENCY
 
 T = TypeVar("T")
+
+_SORTED = (KERNEL, EMBEDDINGS, LATENCY)
+"""Tables of which a later row may stand in front of earlier ones, in the same file."""
 
 _OLD_NS = 10**9
 """Age from which a file with the same time is the same: clocks of file systems are coarse."""
@@ -65,7 +69,8 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
     def read(self, table: str, columns: Columns = ()) -> Iterator[parquet.Values]:
         """Some columns, or those that are needed, of each file that can be read.
 
-        Files that were not looked at yet are looked at meanwhile.
+        Files that were not looked at yet are looked at meanwhile. Of one that grows, as while its
+        run goes on, those rows are told that were there first, so that columns fit each other.
 
         Raises:
             RunLogError: a file was damaged after it was found readable.
@@ -81,9 +86,9 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
                 found = self._unless_spoilt(table, parquet.values_or_reason(file, wanted))
                 reasons[file] = found if isinstance(found, str) else None
             if not isinstance(found, str):
-                self._rows[file] = found.rows
                 self._wrong.setdefault(file, set()).update(found.wrong)
-                yield found
+                rows = min(found.rows, self._rows.setdefault(file, found.rows))
+                yield found if table in _SORTED else _first(found, rows)
         self._reasons.setdefault(table, reasons)
         self._read.setdefault(table, set()).update(column.name for column in wanted)
 
@@ -98,7 +103,10 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
             RunLogError: as of `read`.
         """
         files = self[table]
-        return [self._rows[f] if f in self._rows else parquet.footer(f)[1] for f in files]
+        for file in files:
+            if file not in self._rows:
+                self._rows[file] = parquet.footer(file)[1]
+        return [self._rows[file] for file in files]
 
     def unreadable(self, *tables: str) -> dict[Path, str]:
         """Files that cannot be read, or not in all columns -> why; of some tables, or of all."""
@@ -128,6 +136,11 @@ class WholeFiles(Mapping[str, tuple[Path, ...]]):
                 for file in own
             }
         return self._reasons[table]
+
+
+def _first(found: parquet.Values, rows: int) -> parquet.Values:
+    of = {name: values[:rows] for name, values in found.of.items()}
+    return parquet.Values(rows, of, found.wrong)
 
 
 def _misnamed(path: Path, columns: Columns) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +17,10 @@ from trainobs.core.records import SETUP
 from trainobs.runlog.rank import RankLog
 
 Floats = npt.NDArray[np.float64]
+
+HELD_VALUES = 1 << 24
+"""Values of metrics in memory at once, of those that percentiles need: 134 MB. Of a longer run the
+files are read several times."""
 
 
 class TableLookups:
@@ -77,12 +84,16 @@ class TableLookups:
         if not self.sums.row_count.any():
             return {}
         names = [table.name for table in self._rank.tables]
+        at_once = max(1, int(HELD_VALUES // self.sums.row_count.sum()))
         found = {}
-        for metric in EMBEDDINGS:
-            totals, means = self._whole(metric)
-            for index, values in enumerate(self._values(metric)):
-                total, mean = _number(totals[index]), _number(means[index])
-                found[labelled(metric, names[index])] = _told(metric.unit, total, mean, values)
+        for begin in range(0, len(EMBEDDINGS), at_once):
+            some = EMBEDDINGS[begin : begin + at_once]
+            for metric, by_table in zip(some, self._values(some), strict=True):
+                totals, means = self._whole(metric)
+                for index, values in enumerate(by_table):
+                    total, mean = _number(totals[index]), _number(means[index])
+                    told = _told(metric.unit, total, mean, np.concatenate(values))
+                    found[labelled(metric, names[index])] = told
         return found
 
     def _whole(self, metric: Metric) -> tuple[Floats, Floats]:
@@ -93,19 +104,29 @@ class TableLookups:
         field = field_of(metric)
         return self.sums.total(field), self.sums.mean(field, self.step_count)
 
-    def _values(self, metric: Metric) -> list[Floats]:
-        """Values of a metric in the steps in which it is known, for each table."""
-        quotient = QUOTIENTS.get(metric.name)
-        fields = (quotient.part, quotient.whole) if quotient else (field_of(metric),)
-        values: list[list[Floats]] = [[np.empty(0)] for _ in self._rank.tables]
-        for part in self._rank.lookups(("step", "table", *fields)):
-            column = part[fields[0]]
-            if quotient:
-                column = quotient.of(column, part[quotient.whole])
-            known = np.isfinite(column) & (part["step"] != SETUP)
-            for index in np.unique(part["table"][known]).tolist():
-                values[index].append(column[known & (part["table"] == index)])
-        return [np.concatenate(parts) for parts in values]
+    def _values(self, metrics: Sequence[Metric]) -> list[list[list[Floats]]]:
+        """Values of each metric in the steps in which it is known, for each table, in pieces."""
+        needed = [_fields(metric) for metric in metrics]
+        found = [[[np.empty(0)] for _ in self._rank.tables] for _ in metrics]
+        for part in self._rank.lookups(("step", "table", *chain.from_iterable(needed))):
+            training = part["step"] != SETUP
+            for metric, fields, values in zip(metrics, needed, found, strict=True):
+                column = part[fields[0]]
+                if metric.name in QUOTIENTS:
+                    column = QUOTIENTS[metric.name].of(*(part[field] for field in fields))
+                known = np.isfinite(column) & training
+                order = np.argsort(part["table"][known], kind="stable")
+                tables, begins = np.unique(part["table"][known][order], return_index=True)
+                pieces = np.split(column[known][order], begins[1:])
+                for index, piece in zip(tables.tolist(), pieces, strict=False):
+                    values[index].append(piece)
+        return found
+
+
+def _fields(metric: Metric) -> tuple[str, ...]:
+    """Columns of lookups that a metric is, or is formed from."""
+    quotient = QUOTIENTS.get(metric.name)
+    return (quotient.part, quotient.whole) if quotient else (field_of(metric),)
 
 
 def _told(unit: str, total: float | None, mean: float | None, values: Floats) -> Statistics:
