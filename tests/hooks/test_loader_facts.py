@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     RandomSampler,
+    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
@@ -180,3 +182,56 @@ def test_a_loader_tells_how_many_tensors_a_batch_has():
     pair.watch.close()
     noted = [(one["workers"], one[TENSORS]) for one in pair.watch.info.loaders]
     assert noted == [(1, 6), (0, 8)]  # torch makes one of the numbers
+
+
+class Opening(Dataset[int]):
+    """Of which the loop may tell something between two passes."""
+
+    def __init__(self, **parts: object) -> None:
+        self.__dict__.update(parts)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Epochs(Opening):
+    def set_epoch(self, epoch: int) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (Opening(paths=["a", "b"], lock=multiprocessing.Lock(), rows=torch.zeros(9)), False),
+        (Opening(rows=torch.zeros(100).share_memory_()), False),
+        (Opening(epoch=torch.zeros(1).share_memory_()), True),
+        (Opening(epoch=multiprocessing.Value("i")), True),
+        (Opening(epoch=multiprocessing.RawValue("i")), True),
+        (Opening(begun=multiprocessing.Event()), True),
+        (Opening(inner=Opening(epoch=multiprocessing.Value("i"))), True),
+        (Subset(Opening(orders=multiprocessing.Queue()), [0, 1, 2, 3]), True),
+        (Epochs(), True),
+        (Subset(Epochs(), [0, 1]), True),
+    ],
+)
+def test_a_data_set_that_may_be_told_of_each_pass_is_known(pair, data, told):
+    loader = DataLoader(data, num_workers=1)
+    for _ in range(2):
+        list(loader)
+    (noted,) = pair.watch.info.loaders
+    assert (noted["told_of_passes"], noted["passes"]) == (told, 2)
+
+
+@pytest.mark.parametrize("persists", [False, True])
+def test_so_is_one_whose_attributes_are_set_between_passes(pair, persists):
+    data = Opening(epoch=0)
+    loader = DataLoader(data, num_workers=1, persistent_workers=persists)
+    list(loader)
+    (noted,) = pair.watch.info.loaders
+    assert not noted["told_of_passes"]
+    data.epoch = 1
+    list(loader)
+    assert noted["told_of_passes"] is not persists, "they do not begin anew"

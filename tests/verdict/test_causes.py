@@ -102,6 +102,8 @@ def test_loaders_are_made_anew_where_most_passes_have_one_of_their_own(loaders, 
         (2, {"iterable": False, "shuffle": None}, False),
         (2, {"iterable": True, "shuffle": False}, False),  # a stream opens what it reads anew
         (2, {}, False),  # of an older run
+        (2, {"iterable": False, "shuffle": True, "told_of_passes": True}, False),
+        (2, {"iterable": False, "shuffle": True, "told_of_passes": False}, True),
     ],
 )
 def test_what_the_first_batch_of_a_worker_takes_is_for_its_being_new(workers, told, surely):

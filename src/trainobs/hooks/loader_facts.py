@@ -33,8 +33,19 @@ TENSORS = "tensors_per_batch"
 """In the first batch of a pass. Of several passes it is the fewest, as loaders that are set up
 alike are one here. None before there is one."""
 
+TOLD = "told_of_passes"
+"""Whether the data set may be told of each pass by the loop: what the first batch of a pass takes
+longer may then be for that. It has a `set_epoch`, memory or a queue of several processes, or
+attributes that were others in the pass before. False where no pass has new workers."""
+
 MOST_PARTS = 4096
-"""Parts of a batch that are looked at for its tensors: 0.3 to 1.5 ms, once a pass."""
+"""Parts of a batch, or of a data set, that are looked at: 0.3 to 1.5 ms, once a pass."""
+
+_SHARED = ("multiprocessing.", "ctypes")
+"""Modules of what tells another process something."""
+
+_FEW = 64
+"""Elements of a tensor in shared memory that is no data."""
 
 
 class KnownLoaders:
@@ -42,6 +53,7 @@ class KnownLoaders:
 
     def __init__(self) -> None:
         self._known: dict[int, weakref.ref[Any]] = {}
+        self._states: dict[int, tuple[object, ...]] = {}
 
     def is_new(self, loader: object) -> bool:
         """Whether this one has never been asked for; from now on it has."""
@@ -52,13 +64,22 @@ class KnownLoaders:
         self._known[key] = weakref.ref(loader, partial(self._forget, key))
         return True
 
+    def is_told(self, data_set: object) -> bool:
+        """Whether a data set, which is about to be gone through, may be told of that (`TOLD`)."""
+        parts = _parts(data_set)
+        state = tuple(part for part in parts if type(part) in (bool, int, float, str))
+        if len(self._states) >= MOST and id(data_set) not in self._states:
+            return True
+        before = self._states.setdefault(id(data_set), state)
+        return before != state or any(map(_tells, parts))
+
     def _forget(self, key: int, gone: weakref.ref[Any]) -> None:
         if self._known.get(key) is gone:  # not the next one in the same place
             del self._known[key]
 
 
 def note_loader(
-    info: RunInfo, loader: DataLoader[Any], serial: int, *, is_new: bool
+    info: RunInfo, loader: DataLoader[Any], serial: int, known_loaders: KnownLoaders
 ) -> dict[str, Any]:
     """Write down how a loader works, once for each set-up; returns what is written down.
 
@@ -66,19 +87,23 @@ def note_loader(
         info: of the run.
         loader: one of torch's, of which an iterator is about to be made.
         serial: by which its batches are known (`loader` in the table `batches`).
-        is_new: whether it had none before.
+        known_loaders: those that had one before.
     """
     info.settings.setdefault("torch_threads", torch.get_num_threads())
     info.settings.setdefault("torch", str(torch.__version__))
     facts = _facts(loader)
+    is_new = known_loaders.is_new(loader)
+    has_new_workers = facts["workers"] and not (facts["persistent_workers"] or facts["iterable"])
+    is_told = bool(has_new_workers) and known_loaders.is_told(loader.dataset)
     loaders: list[dict[str, Any]] = info.loaders
     for known in loaders:
         if facts.items() <= known.items():
             known["objects"] += int(is_new)
             known["passes"] += 1
+            known[TOLD] |= is_told
             return known
     own = {**facts, "objects": int(is_new), "passes": 1, "serial": serial}
-    own |= {TENSORS: None, SAMPLER: None}
+    own |= {TENSORS: None, SAMPLER: None, TOLD: is_told}
     if len(loaders) < MOST:
         loaders.append(own)
     return own
@@ -105,7 +130,7 @@ def tensors_of(batch: object) -> int | None:
 
 
 def _parts(batch: object) -> list[object]:
-    """A batch and what is in it, as far as it is looked at."""
+    """Something and what is in it, as far as it is looked at."""
     parts, seen = [batch], {id(batch)}
     for part in parts:  # which grows meanwhile
         inside = () if issubclass(type(part), Tensor) else _inside(part)
@@ -114,6 +139,15 @@ def _parts(batch: object) -> list[object]:
                 seen.add(id(one))
                 parts.append(one)
     return parts
+
+
+def _tells(part: Any) -> bool:
+    """Whether something is told of a pass, or can tell other processes: a lock tells nothing."""
+    kind = type(part)
+    if issubclass(kind, Tensor):
+        return bool(part.numel() <= _FEW and part.is_shared())
+    is_shared = kind.__module__.startswith(_SHARED) and kind.__name__ not in ("Lock", "RLock")
+    return is_shared or hasattr(kind, "set_epoch")
 
 
 def _inside(part: object) -> Iterable[object]:

@@ -183,10 +183,7 @@ class _Begun(NamedTuple):
 
 def _begin(loader: Any, watches: Sequence[LoaderListener]) -> _Begun:
     serial = next(serials)
-    facts = [
-        note_loader(watch.info, loader, serial, is_new=watch.known_loaders.is_new(loader))
-        for watch in watches
-    ]
+    facts = [note_loader(watch.info, loader, serial, watch.known_loaders) for watch in watches]
     told = [(watch, watch.starts(loader)) for watch in watches]
     return _Begun(told, serial, any(watch.ledger.marks for watch in watches), facts)
 

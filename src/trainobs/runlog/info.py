@@ -84,6 +84,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "loaders.*.objects": (int,),
     "loaders.*.passes": (int,),
     "loaders.*.tensors_per_batch": (int, NoneType),
+    "loaders.*.told_of_passes": (bool,),
     "summary": (dict, NoneType),
     "summary.outcome": (str, NoneType),
     "summary.losses": (dict,),

@@ -182,8 +182,13 @@ def _of_few_passes(loaders: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
 
 
 def _tell_opening(loaders: Sequence[Mapping[str, Any]]) -> bool:
-    """Not of a stream, which begins anew with each pass, as may what is read ahead in order."""
+    """Not of a stream, which begins anew with each pass, as may what is read ahead in order.
+
+    Nor of a data set that may be told of each pass, and open something for it, whoever reads it.
+    """
     are_mapped = all(one.get("iterable") is False for one in loaders)
+    if any(one.get("told_of_passes") for one in loaders):
+        return False
     return are_mapped and any(one.get("shuffle") is True for one in loaders)  # not to validate
 
 
