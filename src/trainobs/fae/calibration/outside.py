@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainobs.core.errors import FAEError
 from trainobs.core.log import logger
 from trainobs.core.text import counted
-from trainobs.fae.kjt.inputs import Inputs, joined
+from trainobs.fae.kjt.inputs import Inputs, id_text, joined
 from trainobs.fae.profile.model_tables import OfFeatures
 
 _SURE = 10_000
@@ -144,7 +144,7 @@ class OutsideIds:
             if count:
                 logger.warning(
                     "%s of %s of feature %r left out\n  found: ids outside of the %d rows of table "
-                    "%r, such as %d\n  do:    repair the data; training takes other rows for such "
+                    "%r, such as %s\n  do:    repair the data; training takes other rows for such "
                     "ids under bounds_check_mode WARNING and IGNORE (on hosts it may end at -1), "
                     "and ends under FATAL",
                     f"{count:,}",
@@ -152,7 +152,7 @@ class OutsideIds:
                     limit.feature,
                     limit.row_count,
                     limit.table,
-                    example,
+                    id_text(int(example)),
                 )
 
 
@@ -160,6 +160,7 @@ def _outside(limit: IdLimit, example: int, count: int, seen: int) -> FAEError:
     """An error that says how many of the ids seen are no rows of a table."""
     return FAEError(
         f"an id of feature {limit.feature!r} is outside of table {limit.table!r}",
-        f"id {example} ({count} of {seen} are outside); the table has {limit.row_count} rows",
+        f"id {id_text(example)} ({count} of {seen} are outside); "
+        f"the table has {limit.row_count} rows",
         "repair the data, or give the tables of the model that trains on them",
     )

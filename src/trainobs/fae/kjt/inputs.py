@@ -92,6 +92,12 @@ def joined(parts: Sequence[Inputs]) -> Inputs:
     return Inputs(sum(part.size for part in parts), ids, lengths)
 
 
+def id_text(number: int) -> str:
+    """An id outside of its table, in words: one of 2^63 and more was held as a negative number."""
+    as_given = f" ({number % 2**64} where ids are uint64)" if number < -(2**31) else ""
+    return f"{number}{as_given}"
+
+
 def keys_of(numbers: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
     """A pseudo-random number for each input, from its number and a seed (SplitMix64).
 

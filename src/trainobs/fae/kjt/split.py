@@ -32,6 +32,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainobs.core.errors import FAEError
 from trainobs.core.hot_rows import HOT_SUFFIX
 from trainobs.core.log import logger
+from trainobs.fae.kjt.inputs import id_text
 from trainobs.fae.profile.profile import FAEProfile
 
 BAD = -2
@@ -163,10 +164,10 @@ def tell_of_bad_ids(feature: str, ids: Tensor, is_row: Tensor, becomes: str) -> 
     if feature not in _TOLD:
         _TOLD.add(feature)
         logger.warning(
-            "trainobs: feature %r asks for rows that are not there: id %d, %d of %d ids that were "
+            "trainobs: feature %r asks for rows that are not there: id %s, %d of %d ids that were "
             "looked at. %s; repair the data.",
             feature,
-            int(ids[~is_row][0]),
+            id_text(int(ids[~is_row][0])),
             int((~is_row).sum()),
             len(ids),
             becomes,
