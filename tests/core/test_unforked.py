@@ -71,3 +71,32 @@ print(os.waitpid(child, 0)[1])
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", job]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_fork_waits_for_a_load_to_its_end():
+    job = """
+import os, threading, time
+from trainobs.core import unforked as module
+module.PATIENCE_S = 0.1
+begun, loaded = threading.Event(), []
+def load():
+    with module.unforked(), module.unforked_load():
+        begun.set()
+        time.sleep(0.5)
+        loaded.append(1)
+    with module.unforked_load():
+        pass
+thread = threading.Thread(target=load)
+thread.start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    with module.unforked_load():
+        os._exit(len(loaded))
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", job]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")

@@ -2,7 +2,8 @@
 
 A forked child has the forking thread alone. The lock of a module that another thread was importing
 stays held in it for ever, and a worker that imports the same module would wait without end. So who
-forks waits for the end of such an import, which takes a tenth of a second, once.
+forks waits for the end of such an import, which takes a tenth of a second, once. A library that is
+half loaded would be so in the child for ever.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ PATIENCE_S = 2.0
 
 _importing = threading.Lock()
 """Not an RLock, which only its owner may release: who forks without it would be told of that."""
+
+_loading = threading.Lock()
+"""A load needs nothing that who forks may hold, so that the fork waits for its end."""
 
 _owner = 0
 _registered = False
@@ -41,6 +45,14 @@ def unforked() -> Iterator[None]:
             _importing.release()
 
 
+@contextmanager
+def unforked_load() -> Iterator[None]:
+    """Let no other thread fork while a library is loaded, however long that takes."""
+    _register()
+    with _loading:
+        yield
+
+
 def _register() -> None:
     """Handlers without Python code: it would swallow what a signal's handler raises in it."""
     global _registered
@@ -50,4 +62,9 @@ def _register() -> None:
             before=partial(_importing.acquire, timeout=PATIENCE_S),
             after_in_parent=_importing.release,
             after_in_child=_importing._at_fork_reinit,  # type: ignore[attr-defined]
+        )
+        os.register_at_fork(
+            before=_loading.acquire,
+            after_in_parent=_loading.release,
+            after_in_child=_loading._at_fork_reinit,  # type: ignore[attr-defined]
         )

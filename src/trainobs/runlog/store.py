@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from trainobs.core.files import replace_file
-from trainobs.core.unforked import unforked
+from trainobs.core.unforked import unforked, unforked_load
 from trainobs.runlog.table import Table
 
 _EXTENSIONS = ("lib", "_parquet")
@@ -41,7 +41,7 @@ def _load_libraries() -> None:
     `import` holds it while it waits for the disk, and so would the training thread. What fails here
     fails there, too, and is told.
     """
-    with suppress(ImportError, ValueError):
+    with unforked_load(), suppress(ImportError, ValueError, OSError, AttributeError):
         package = find_spec("pyarrow")
         places = package.submodule_search_locations if package else None
         for name in _EXTENSIONS if places else ():
