@@ -82,7 +82,8 @@ def test_an_id_that_is_no_row_is_refused_wherever_it_is(bad, lengths, is_in_c, i
         wrong = fine._replace(ids=(fine.ids[0], ids, fine.ids[2]), lengths=(None, lengths, None))
         with pytest.raises(FAEError, match=r"outside of table 't50'\n.*\n") as refused:
             selected_inputs([fine, wrong, fine], OutsideIds(LIMITS, True), [np.array([0])])
-        assert f"id {bad} (1 of 4 are outside); the table has 50 rows" in str(refused.value)
+        assert f"id {bad} (" in str(refused.value)
+        assert "1 of 4 are outside); the table has 50 rows" in str(refused.value)
         outside = OutsideIds(LIMITS)
         (part,) = selected_inputs([fine, wrong, fine], outside, [np.arange(3, 9)])
         kept = np.delete(ids, place)

@@ -31,7 +31,7 @@ from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import CATALOGUE, HOT_ROWS
 from trainobs.embeddings.model_lookups import ModelLookups
 from trainobs.fae.kjt.split import SlotMap
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.usefixtures("lone_rank")

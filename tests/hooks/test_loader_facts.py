@@ -207,6 +207,7 @@ class Epochs(Opening):
     [
         (Opening(paths=["a", "b"], lock=multiprocessing.Lock(), rows=torch.zeros(9)), False),
         (Opening(rows=torch.zeros(100).share_memory_()), False),
+        (Opening(rows=torch.zeros(9).to_sparse(), none=torch.zeros(1, device="meta")), False),
         (Opening(epoch=torch.zeros(1).share_memory_()), True),
         (Opening(epoch=multiprocessing.Value("i")), True),
         (Opening(epoch=multiprocessing.RawValue("i")), True),

@@ -24,7 +24,7 @@ from trainobs.access import AccessCounts
 from trainobs.analysis.summary import summarize
 from trainobs.core.errors import SettingError
 from trainobs.embeddings.model_lookups import ModelLookups
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog.reader import RunLog
 
 ROWS, DIM, BATCH, WIDTH = 40, 4, 4, 3

@@ -27,7 +27,7 @@ from trainobs.analysis.view import RunView
 from trainobs.core.catalogue.named import metric_of_phase
 from trainobs.integrations import plain
 from trainobs.integrations.plain import Observation
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES
 from trainobs.steps.clock import MAX_NAMED

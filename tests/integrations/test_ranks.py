@@ -12,7 +12,7 @@ from tests.session.jobs import TWO_RANKS, Job, end_of_two_ranks
 from trainobs.analysis.summary import summarize
 from trainobs.core.catalogue import METRICS
 from trainobs.core.catalogue.ranks import COMPARED, over_ranks
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog.reader import RunLog
 
 JOB = Path(__file__).with_name("ranks_job.py")

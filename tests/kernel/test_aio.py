@@ -13,8 +13,8 @@ from tests.kernel import aio
 from tests.kernel.ground_truth import evict, write_file
 from trainobs import observe
 from trainobs.analysis.summary import summarize
+from trainobs.report.full import render
 from trainobs.report.io_text import render as render_io
-from trainobs.report.page import render
 from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.needs_bpf

@@ -40,7 +40,7 @@ from trainobs.core.metrics import MetricKind
 from trainobs.probes.loader import LibbpfLoader
 from trainobs.probes.programs import PROBES
 from trainobs.report import one_step
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog.reader import RunLog
 from trainobs.tensorboard.latency import latency_tag
 

@@ -12,7 +12,7 @@ from trainobs.analysis.summary import summarize
 from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.records import SETUP, UNKNOWN
 from trainobs.report import one_step
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog.reader import RunLog
 
 NAN = float("nan")

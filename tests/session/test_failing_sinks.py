@@ -21,7 +21,7 @@ from trainobs import observe
 from trainobs.analysis.summary import summarize
 from trainobs.core.records import SETUP, RunInfo, StepTable
 from trainobs.core.sink import Sink
-from trainobs.report.page import render
+from trainobs.report.full import render
 from trainobs.runlog import writer
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink

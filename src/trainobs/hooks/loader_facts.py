@@ -144,8 +144,9 @@ def _parts(batch: object) -> list[object]:
 def _tells(part: Any) -> bool:
     """Whether something is told of a pass, or can tell other processes: a lock tells nothing."""
     kind = type(part)
-    if issubclass(kind, Tensor):
-        return bool(part.numel() <= _FEW and part.is_shared())
+    if issubclass(kind, Tensor):  # of others, code of their own would run
+        is_plain = kind is Tensor and part.layout is torch.strided and not part.is_meta
+        return bool(is_plain and part.numel() <= _FEW and part.is_shared())
     is_shared = kind.__module__.startswith(_SHARED) and kind.__name__ not in ("Lock", "RLock")
     return is_shared or hasattr(kind, "set_epoch")
 
