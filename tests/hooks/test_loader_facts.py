@@ -236,3 +236,21 @@ def test_so_is_one_whose_attributes_are_set_between_passes(pair, persists):
     data.epoch = 1
     list(loader)
     assert noted["told_of_passes"] is not persists, "they do not begin anew"
+
+
+@pytest.mark.parametrize("persists", [False, True])
+@pytest.mark.parametrize(("is_made_anew", "told"), [(False, False), (True, True)])
+def test_so_is_one_that_is_made_anew_for_each_pass(pair, persists, is_made_anew, told):
+    data = Opening(path="a")
+    for _ in range(3):
+        data = Opening(path="a") if is_made_anew else data
+        list(DataLoader(data, num_workers=1, persistent_workers=persists))
+    (noted,) = pair.watch.info.loaders
+    assert (noted["told_of_passes"], noted["objects"]) == (told, 3)
+
+
+def test_of_a_list_it_is_not_known_whether_it_is_the_same(pair):
+    data = [1, 2, 3]
+    for _ in range(2):
+        list(DataLoader(data, num_workers=1))
+    assert [one["told_of_passes"] for one in pair.watch.info.loaders] == [True]

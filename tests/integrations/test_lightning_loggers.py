@@ -11,6 +11,9 @@ import pytest
 
 from tests.integrations.models import Lightning, loader, logged_steps, read_steps, step_numbers
 from trainobs import ObsCallback
+from trainobs.analysis.summary import summarize
+from trainobs.report import brief
+from trainobs.runlog.reader import RunLog
 from trainobs.tensorboard import sink
 
 EIGHT = list(range(8))
@@ -52,6 +55,7 @@ def test_events_go_into_the_file_of_the_tensorboard_logger_which_is_told(lightni
     assert logged_steps(events.parent) == logged_steps(events.parent, "loss")
     told = capfd.readouterr().err
     assert f"`trainobs report {callback.run_dir}`, `tensorboard --logdir {logger.log_dir}`" in told
+    assert "tensorboard" not in brief.render(summarize(RunLog.open(callback.run_dir)), 0)
 
 
 def test_without_a_logger_it_has_an_event_file_of_its_own(lightning):
@@ -61,6 +65,7 @@ def test_without_a_logger_it_has_an_event_file_of_its_own(lightning):
     (events,) = event_files(lightning.directory)
     assert events.parent == callback.run_dir / "tensorboard"
     assert logged_steps(events.parent) == EIGHT
+    assert "`tensorboard --logdir " in brief.render(summarize(RunLog.open(callback.run_dir)), 0)
 
 
 def test_a_csv_logger_gets_the_run_log_beside_its_file_and_no_other_column(lightning):

@@ -96,14 +96,15 @@ def test_loaders_are_made_anew_where_most_passes_have_one_of_their_own(loaders, 
 @pytest.mark.parametrize(
     ("workers", "told", "surely"),
     [
-        (2, {"iterable": False, "shuffle": True}, True),
-        (1, {"iterable": False, "shuffle": True}, True),
-        (2, {"iterable": False, "shuffle": False}, False),  # the first input may be a long one
-        (2, {"iterable": False, "shuffle": None}, False),
+        (2, {"iterable": False, "shuffle": True, "told_of_passes": False}, True),
+        (1, {"iterable": False, "shuffle": True, "told_of_passes": False}, True),
+        (2, {"iterable": False, "shuffle": True}, False),  # of an older run
+        # The first input may be a long one.
+        (2, {"iterable": False, "told_of_passes": False, "shuffle": False}, False),
+        (2, {"iterable": False, "told_of_passes": False, "shuffle": None}, False),
         (2, {"iterable": True, "shuffle": False}, False),  # a stream opens what it reads anew
         (2, {}, False),  # of an older run
         (2, {"iterable": False, "shuffle": True, "told_of_passes": True}, False),
-        (2, {"iterable": False, "shuffle": True, "told_of_passes": False}, True),
     ],
 )
 def test_what_the_first_batch_of_a_worker_takes_is_for_its_being_new(workers, told, surely):

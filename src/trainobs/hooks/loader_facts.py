@@ -36,7 +36,7 @@ alike are one here. None before there is one."""
 TOLD = "told_of_passes"
 """Whether the data set may be told of each pass by the loop: what the first batch of a pass takes
 longer may then be for that. It has a `set_epoch`, memory or a queue of several processes, or
-attributes that were others in the pass before. False where no pass has new workers."""
+attributes that were others before, or is made anew. False where no pass has new workers."""
 
 MOST_PARTS = 4096
 """Parts of a batch, or of a data set, that are looked at: 0.3 to 1.5 ms, once a pass."""
@@ -53,7 +53,7 @@ class KnownLoaders:
 
     def __init__(self) -> None:
         self._known: dict[int, weakref.ref[Any]] = {}
-        self._states: dict[int, tuple[object, ...]] = {}
+        self._before: dict[tuple[object, ...], tuple[Any, int]] = {}
 
     def is_new(self, loader: object) -> bool:
         """Whether this one has never been asked for; from now on it has."""
@@ -64,14 +64,19 @@ class KnownLoaders:
         self._known[key] = weakref.ref(loader, partial(self._forget, key))
         return True
 
-    def is_told(self, data_set: object) -> bool:
-        """Whether a data set, which is about to be gone through, may be told of that (`TOLD`)."""
+    def is_told(self, set_up: tuple[object, ...], data_set: object) -> bool:
+        """Whether a data set may be told that it is about to be gone through (`TOLD`).
+
+        Args:
+            set_up: of its loader; of one set up alike it may be another data set each time.
+            data_set: it.
+        """
         parts = _parts(data_set)
-        state = tuple(part for part in parts if type(part) in (bool, int, float, str))
-        if len(self._states) >= MOST and id(data_set) not in self._states:
+        state = hash(tuple(part for part in parts if type(part) in (bool, int, float, str)))
+        if len(self._before) >= MOST and set_up not in self._before:
             return True
-        before = self._states.setdefault(id(data_set), state)
-        return before != state or any(map(_tells, parts))
+        same, before = self._before.setdefault(set_up, (_reference(data_set), state))
+        return same() is not data_set or before != state or any(map(_tells, parts))
 
     def _forget(self, key: int, gone: weakref.ref[Any]) -> None:
         if self._known.get(key) is gone:  # not the next one in the same place
@@ -93,8 +98,10 @@ def note_loader(
     info.settings.setdefault("torch", str(torch.__version__))
     facts = _facts(loader)
     is_new = known_loaders.is_new(loader)
-    has_new_workers = facts["workers"] and not (facts["persistent_workers"] or facts["iterable"])
-    is_told = bool(has_new_workers) and known_loaders.is_told(loader.dataset)
+    has_new_workers = facts["workers"] and (is_new or not facts["persistent_workers"])
+    is_told = bool(has_new_workers and not facts["iterable"]) and known_loaders.is_told(
+        tuple(facts.values()), loader.dataset
+    )
     loaders: list[dict[str, Any]] = info.loaders
     for known in loaders:
         if facts.items() <= known.items():
@@ -139,6 +146,14 @@ def _parts(batch: object) -> list[object]:
                 seen.add(id(one))
                 parts.append(one)
     return parts
+
+
+def _reference(data_set: object) -> Callable[[], object]:
+    """Weak: of what cannot be had so, nobody knows whether it is the same."""
+    try:
+        return weakref.ref(data_set)
+    except TypeError:
+        return lambda: None
 
 
 def _tells(part: Any) -> bool:

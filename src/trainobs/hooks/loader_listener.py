@@ -104,8 +104,8 @@ class LoaderListener:
         """Whether to be told of what this thread does."""
         return self._live and threading.get_ident() == self.thread
 
-    def pass_over(self) -> None:
-        """A loader is gone through of which nobody is to be told: by another thread, or late."""
+    def note_elsewhere(self) -> None:
+        """One of `observed` is gone through: note it if that is by another thread."""
         self.elsewhere |= threading.get_ident() != self.thread
 
     def safely(self, action: Callable[..., Any], *args: Any) -> Any:

@@ -31,7 +31,7 @@ class ObservedLoader(ObjectProxy):
         """Iterate over the loader; to make the iterator counts as waiting for it."""
         inner, watch = self.trainobs_inner, self.trainobs_watch
         if not watch.here():
-            watch.pass_over()
+            watch.note_elsewhere()
             return iter(inner)
         loop = watch.safely(LoopPass, watch.clock, inner)
         if loop is None:
@@ -72,7 +72,7 @@ class ObservedIterator(ObservedLoader):
         """The next batch."""
         inner, watch = self.trainobs_inner, self.trainobs_watch
         if not watch.here():
-            watch.pass_over()
+            watch.note_elsewhere()
             return next(inner)
         loop = self.trainobs_pass
         if loop is None or loop.ended:

@@ -41,10 +41,11 @@ def _load_libraries() -> None:
     `import` holds it while it waits for the disk, and so would the training thread. What fails here
     fails there, too, and is told.
     """
-    with unforked_load(), suppress(ImportError, ValueError, OSError, AttributeError):
+    with suppress(ImportError, ValueError, OSError, AttributeError):
         package = find_spec("pyarrow")
         places = package.submodule_search_locations if package else None
         for name in _EXTENSIONS if places else ():
             module = PathFinder.find_spec(f"pyarrow.{name}", places)
             if module and module.origin:
-                ctypes.CDLL(None).dlopen(os.fsencode(module.origin), sys.getdlopenflags())
+                with unforked_load():
+                    ctypes.CDLL(None).dlopen(os.fsencode(module.origin), sys.getdlopenflags())

@@ -187,7 +187,7 @@ def _tell_opening(loaders: Sequence[Mapping[str, Any]]) -> bool:
     Nor of a data set that may be told of each pass, and open something for it, whoever reads it.
     """
     are_mapped = all(one.get("iterable") is False for one in loaders)
-    if any(one.get("told_of_passes") for one in loaders):
+    if not all(one.get("told_of_passes") is False for one in loaders):
         return False
     return are_mapped and any(one.get("shuffle") is True for one in loaders)  # not to validate
 

@@ -36,8 +36,8 @@ STEPS: tuple[Metric, ...] = (
     ),
     loader_part(
         "loader/sleep_ns",
-        "The part of loader/wait_ns in which the maker of the batch slept otherwise: for a "
-        "network, a lock, a timer, a thread, a process.",
+        "The part of loader/wait_ns in which the maker of the batch slept for anything but a "
+        "device: for a network, a lock, a timer, a thread, a process.",
         chart="Waiting for data: the loader sleeps otherwise",
     ),
     loader_part(
