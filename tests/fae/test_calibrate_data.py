@@ -12,6 +12,7 @@ import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
 from torchrec.datasets.utils import Batch
+from torchrec.modules.embedding_configs import DataType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.skewed import (
@@ -378,6 +379,20 @@ def test_a_hot_row_takes_its_weights_and_its_optimizer_state(optimizer, row_byte
 def test_an_optimizer_that_the_sharder_would_refuse_is_refused_before_the_calibration(optimizer):
     with pytest.raises(SettingError, match="the sharder would refuse it"):
         tables_of(tables(), optimizer)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"data_type": DataType.BF16}, "rows of BF16"),
+        ({"data_type": DataType.INT8}, "rows of INT8"),
+        ({"use_virtual_table": True}, "virtual rows of FP32"),
+    ],
+)
+def test_rows_that_the_sharder_would_refuse_are_refused_before_the_calibration(change, told):
+    first, *others = tables()
+    with pytest.raises(SettingError, match=f"{told} in table '{first.name}'"):
+        tables_of([dataclasses.replace(first, **change), *others])
 
 
 def test_the_sharder_trains_hot_rows_with_the_same_optimizers():

@@ -63,8 +63,8 @@ def tables_of(tables: Any, optimizer: Any = None) -> tuple[ModelTable, ...]:
             the model's tables, else `DEFAULT_OPTIMIZER`.
 
     Raises:
-        SettingError: the sharder knows no such optimizer, there are no tables, or something else
-            is among them.
+        SettingError: the sharder knows no such optimizer or rows, there are no tables, or something
+            else is among them.
         FAEError: there are two of one name.
     """
     found = [_table(config, optimizer or own, at) for config, own, at in _configs(tables)]
@@ -129,6 +129,14 @@ def _table(config: Any, optimizer: Any, is_positional: bool) -> ModelTable:
             "cannot tell the embedding tables",
             f"{a_type(config)} among them, without {lacking[0]}",
             "give tables=model.embedding_bag_configs(), or the model before it is sharded",
+        )
+    odd = odd_rows(config)
+    if odd:
+        raise SettingError(
+            "cannot keep these rows hot: the sharder would refuse them",
+            f"{odd} in table {config.name!r}",
+            "keep them as float32 or float16 in a table of fixed size, or leave the table out of "
+            "tables=",
         )
     weight_bytes, state_bytes = _row_bytes(config, optimizer or DEFAULT_OPTIMIZER)
     return ModelTable(
@@ -206,6 +214,17 @@ def trained_row_bytes(configs: Iterable[tuple[Any, Any]]) -> dict[str, int]:
 def optimizers_in(model: Any) -> Iterator[tuple[Any, Any]]:
     """Each table's config in a model, and its optimizer as far as the model says it."""
     return ((config, optimizer) for config, optimizer, _ in _configs(model))
+
+
+def odd_rows(config: Any) -> str | None:
+    """Rows of a table that cannot be hot whatever its plan is; None if they can."""
+    # here, as workers of a Ray job only count
+    from torchrec.modules.embedding_configs import DataType
+
+    if config.data_type not in (DataType.FP32, DataType.FP16):
+        return f"rows of {config.data_type}"
+    is_virtual = getattr(config, "use_virtual_table", False)
+    return f"virtual rows of {config.data_type}" if is_virtual else None
 
 
 def _row_bytes(config: Any, optimizer: Any) -> tuple[int, int]:

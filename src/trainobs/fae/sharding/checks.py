@@ -18,6 +18,7 @@ from torchrec.modules.embedding_configs import (
 )
 
 from trainobs.core.errors import FAEError
+from trainobs.fae.profile.model_tables import odd_rows
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.layout import HotLayout
 from trainobs.fae.sharding.torchrec_private import Plan, has_optimizer
@@ -25,7 +26,6 @@ from trainobs.fae.sharding.torchrec_private import Plan, has_optimizer
 _CACHING = "fused_uvm_caching"
 _DENSE = "dense"
 _KERNELS = ("fused", "fused_uvm", _CACHING)
-_PRECISIONS = (DataType.FP32, DataType.FP16)
 OPTIMIZERS = (
     EmbOptimType.EXACT_SGD,
     EmbOptimType.EXACT_ADAGRAD,
@@ -219,7 +219,7 @@ def _refusals(
     """All that could be wrong with a table."""
     kind, kernel = sharding.sharding_type, sharding.compute_kernel
     is_mean = getattr(config, "pooling", None) is PoolingType.MEAN
-    is_virtual = config.data_type in _PRECISIONS and getattr(config, "use_virtual_table", False)
+    odd = odd_rows(config)
     return [
         (
             kernel == _DENSE,
@@ -232,8 +232,8 @@ def _refusals(
             f"plan it with one of {', '.join(_KERNELS)}",
         ),
         (
-            config.data_type not in _PRECISIONS or is_virtual,
-            f"rows of {config.data_type}" + ", virtual" * is_virtual,
+            odd is not None,
+            f"{odd}",
             "keep it as float32 or float16 in a table of fixed size, or use the stock sharder",
         ),
         (
