@@ -325,6 +325,41 @@ def test_nothing_is_said_of_a_loader_with_ways_of_its_own(tmp_path, capsys):
     assert f"What would help: not known; {why}" in report
 
 
+class OneByOne(DataLoader[Any]):
+    """A loader of torch that goes on with each batch, as those of litdata do."""
+
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
+class OneAhead(DataLoader[Any]):
+    """Fetches one batch more than it gives, as no loader does that is known."""
+
+    def __iter__(self) -> Any:
+        batches = super().__iter__()
+        held = next(batches)
+        for batch in batches:
+            yield held
+            held = batch
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize("kind", [OneByOne, OneAhead])
+def test_a_loader_of_torch_with_an_iter_of_its_own(tmp_path, workers, persistent, kind):
+    loop, data = Loop(tmp_path), Files(tmp_path / "data")
+    how = {"num_workers": workers, "persistent_workers": persistent}
+    loader = kind(data, batch_size=2, shuffle=True, **how)
+    with observe(run_dir=loop.run_dir) as obs:
+        batches = obs.loader(loader)
+        loop.run(obs, batches)
+        loop.run(obs, islice(batches, 3))
+        loop.run(obs, batches)
+    loader._iterator = None
+    assert found(loop.run_dir) == (loop.noted if kind is OneByOne else {})
+    assert sum(map(len, loop.noted.values())) == (17 if kind is OneByOne else 15)
+
+
 def test_what_came_from_no_loader_of_torch_is_told_as_that(tmp_path, capsys):
     with observe(run_dir=tmp_path / "run", quiet=True) as obs:
         for _ in obs.loader([torch.zeros(1)] * 40):

@@ -1,7 +1,8 @@
 """Iterators between a loop and torch's: which batch of torch's each batch is that they give.
 
 Accelerate's loaders make an iterator of torch's as they are asked for their first batch, and fetch
-one batch more than they give, to know which is the last.
+one batch more than they give, to know which is the last. Loaders of others (litdata's) are torch's,
+with an `__iter__` of their own that goes on with what torch's gives, batch by batch.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from inspect import GEN_CREATED, getgeneratorstate
 from types import FrameType, GeneratorType
 from typing import Any
 
+from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainobs.core.abi import Phase
@@ -130,4 +132,5 @@ def matcher_for(iterator: Any, watch: LoaderListener) -> BatchMatcher | None:
             return None  # rank 0 makes a batch of several, or part of one
         skipped = getattr(loader, "skip_batches", 0)
         return BatchMatcher(iterator, watch, ahead=ahead, skipped=skipped, base=base)
-    return None
+    base = frame.f_locals.get("self")
+    return BatchMatcher(iterator, watch, base=base) if isinstance(base, DataLoader) else None
