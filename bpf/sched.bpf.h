@@ -110,16 +110,16 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	u64 off = now - task->off_ns;
 	u64 ready = task->wake_ns ? now - task->wake_ns : 0;
 	u64 slept = off - ready; /* until it was woken: not the time it had no CPU then */
-	u64 wait = task->flags & OFF_IOWAIT ? slept : 0;
+	u64 wait = slept_for_storage(task) ? slept : 0;
 	u32 class = class_of_call(task);
 	struct account to = account_of(task);
 
 	add(to, TOBS_OFFCPU, class, 1, 0, off, wait);
 	if (task->role == TOBS_MAIN)
 		count_in_phase(task, to, slept, ready, wait);
-	task->wait_ns += reads_data(task) ? slept : wait;
+	task->wait_ns += wait;
 	if (makes_batch(task))
-		sleep_in_batch(task, slept, ready);
+		sleep_in_batch(task, slept, ready, wait);
 	if ((task->flags & OFF_STOPPED) == OFF_AWAIT)
 		add(to, TOBS_AWAIT, TOBS_OTHER, 1, task->flags & OFF_GLOO ? slept : 0, slept, 0);
 	else if ((task->flags & OFF_STOPPED) == OFF_GIL)

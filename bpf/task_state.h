@@ -8,7 +8,7 @@
 /* What is known of a task that we follow; gone with the task. */
 struct task_state {
 	u64 call_ns;	/* when the system call in flight began */
-	u64 wait_ns;	/* asleep for a device inside it; in a read of data, asleep */
+	u64 wait_ns;	/* asleep for storage inside it */
 	u64 scratch;	/* nothing: unknown() in maps.h */
 	u64 off_ns;	/* when it left the CPU; 0: it runs */
 	u64 wake_ns;	/* when it became ready to run */

@@ -16,8 +16,7 @@
 /* What was done. */
 enum tobs_op {
 	TOBS_READ,	  /* read calls, direct ones included, sendfile and its like by their
-			     source; wait_ns: asleep for a device, and for anything in a
-			     read call on data */
+			     source; wait_ns: asleep for storage */
 	TOBS_WRITE,	  /* write calls, sendfile and its like by their target */
 	TOBS_FSYNC,	  /* fsync, fdatasync, sync_file_range, msync */
 	TOBS_OPEN,	  /* opens, by the class of the opened file */
@@ -34,7 +33,7 @@ enum tobs_op {
 	TOBS_FAULT_FILL,  /* pages that faults brought into the page cache, or madvise */
 	TOBS_BLOCK_READ,  /* block requests, from issue to completion */
 	TOBS_BLOCK_WRITE,
-	TOBS_OFFCPU,   /* periods off the CPU; wait_ns: of those, asleep for a block device */
+	TOBS_OFFCPU,   /* periods off the CPU; wait_ns: of those, asleep for storage */
 	TOBS_RUNQUEUE, /* periods ready to run without a CPU; they lie inside TOBS_OFFCPU */
 	TOBS_SEND,     /* socket messages */
 	TOBS_RECEIVE,
@@ -44,7 +43,7 @@ enum tobs_op {
 	TOBS_ONCPU, /* periods on a CPU, counted when they end */
 	/* Of the training thread; in place of a class the phase, logging among other. */
 	TOBS_PHASE_OFF, /* off the CPU; wait_ns: of that, ready to run; bytes: ns for Python's lock */
-	TOBS_PHASE_SLEEP, /* asleep for nothing that is known; wait_ns: for a block device; bytes:
+	TOBS_PHASE_SLEEP, /* asleep for nothing that is known; wait_ns: for storage; bytes:
 			     the part in ns in which it was stopped, by a signal or who traces it */
 	TOBS_AIO,  /* calls of io_submit that went well: what they read and write is not counted */
 	TOBS_HINT, /* posix_fadvise and readahead; bytes: pages they brought into the page cache */

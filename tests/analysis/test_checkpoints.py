@@ -13,6 +13,7 @@ from trainobs.runlog.writer import RunLogSink
 
 NAN = float("nan")
 SECOND = 1_000_000_000
+_NO_DEVICE = "  at once, later: to block devices; what a server takes (NFS, FUSE) is in neither"
 
 
 def summary_of(tmp_path, steps, **columns):
@@ -60,6 +61,18 @@ def test_each_reaches_to_the_next_and_what_is_written_back_later_is_told_apart(t
     page = render(summary)
     assert "Checkpoints: 2" in page
     assert "    written back until step 3, 2 s later" in page.splitlines()
+    assert _NO_DEVICE not in page
+
+
+def test_what_a_server_takes_of_checkpoints_comes_to_no_block_device(tmp_path):
+    summary = summary_of(
+        tmp_path,
+        [SETUP, 0, 1],
+        phase__checkpoint_ns=[0, 7e6, 0],
+        io__checkpoint_write_bytes=[0, 500, 0],
+        block__checkpoint_write_bytes=[0, 0, 0],
+    )
+    assert _NO_DEVICE in render(summary)
 
 
 def test_what_the_background_writes_of_a_checkpoint_is_unknown_and_no_0(tmp_path):

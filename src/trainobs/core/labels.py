@@ -23,7 +23,7 @@ PHASES: Mapping[Phase, str] = {
 
 WAITS: Mapping[str, str] = {
     "sched/main_offcpu_ns": "training thread off the CPU",
-    "sched/main_iowait_ns": "  asleep for a block device",
+    "sched/main_iowait_ns": "  asleep for a device",
     "sched/main_runqueue_ns": "  ready to run, no CPU free",
     "sched/main_stopped_ns": "  stopped, by a signal or debugger",
     "sched/worker_iowait_ns": "loader workers asleep for a device",

@@ -172,6 +172,8 @@ def checkpoints(summary: Summary) -> Iterator[str]:
         if one["until_step"] is not None:
             later = or_unknown(duration, one["later_ns"])
             yield f"    written back until step {one['until_step']}, {later} later"
+    if all(one["block_bytes"] == one["later_block_bytes"] == 0 for one in found):
+        yield "  at once, later: to block devices; what a server takes (NFS, FUSE) is in neither"
 
 
 def distributions(summary: Summary) -> Iterator[str]:

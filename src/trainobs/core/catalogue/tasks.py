@@ -13,6 +13,12 @@ _UNTOLD = (
     "4,000): that wait counts as sleep."
 )
 
+_STORAGE = (
+    "for storage: in opens and reads of data, and where the kernel says that it waits for I/O"
+)
+
+_OTHER_CALLS = "Sleep for a server (NFS, FUSE) in other calls, such as stat, write and fsync."
+
 TASKS: tuple[Metric, ...] = (
     kernel(
         "sched/main_offcpu_ns",
@@ -24,8 +30,9 @@ TASKS: tuple[Metric, ...] = (
     kernel(
         "sched/main_iowait_ns",
         Cells("wait_ns", (Op.OFFCPU,), (), MAIN),
-        "Time the training thread slept for a block device.",
+        f"Time the training thread slept {_STORAGE}.",
         source="sched_switch",
+        blind=_OTHER_CALLS,
     ),
     kernel(
         "sched/main_runqueue_ns",
@@ -63,15 +70,17 @@ TASKS: tuple[Metric, ...] = (
     kernel(
         "sched/worker_iowait_ns",
         Cells("wait_ns", (Op.OFFCPU,), (), WORKER),
-        "Time loader workers slept for a block device.",
+        f"Time loader workers slept {_STORAGE}.",
         source="sched_switch",
+        blind=_OTHER_CALLS,
     ),
     kernel(
         "sched/thread_iowait_ns",
         Cells("wait_ns", (Op.OFFCPU,), (), (Role.THREAD, Role.CHILD)),
-        "Time other threads of the training process, and processes that it started, slept for a "
-        "block device; not its loader workers.",
+        "Time other threads of the training process, and processes that it started (not its loader "
+        f"workers), slept {_STORAGE}.",
         source="sched_switch",
+        blind=_OTHER_CALLS,
     ),
     kernel(
         "sched/worker_runqueue_ns",
