@@ -221,7 +221,6 @@ __noinline int put_aside(struct access *access, u32 op)
 	return 0;
 }
 
-/* Global, so that it is verified once. */
 static __always_inline void count_access(struct access *access)
 {
 	struct tobs_total *total;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Where a system call has its number and its arguments, on each machine. Part of vmlinux.h. */
+/* Where a system call has its number and its arguments, on each machine. */
 #ifndef TRAINOBS_REGISTERS_H
 #define TRAINOBS_REGISTERS_H
 

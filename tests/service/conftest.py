@@ -37,3 +37,10 @@ def service(open_place: Path) -> Iterator[Service]:
     running = Service(open_place / "probed.sock")
     yield running
     running.stop()
+
+
+@pytest.fixture
+def small_service(open_place: Path) -> Iterator[Service]:
+    running = Service(open_place / "probed.sock", "--max-sessions", 4, "--max-sessions-per-user", 2)
+    yield running
+    running.stop()

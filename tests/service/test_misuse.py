@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -115,13 +115,6 @@ def test_garbage_in_a_session_ends_that_session_alone(service: Service) -> None:
     join(as_user(work))
     service.is_free_again()
     serves(service)
-
-
-@pytest.fixture
-def small_service(open_place: Path) -> Iterator[Service]:
-    running = Service(open_place / "probed.sock", "--max-sessions", 4, "--max-sessions-per-user", 2)
-    yield running
-    running.stop()
 
 
 def registered_until(path: Path, ready: Turns, over: Turns) -> Callable[[], None]:

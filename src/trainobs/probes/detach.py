@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 NAME = b"tobs_detach"
-"""As in `is_detach_name` of bpf/process_tree.bpf.h."""
+"""As in `is_detach_name` of bpf/names.h."""
 
 
 def detach(proc: Path = Path("/proc")) -> None:

@@ -13,6 +13,7 @@ import os
 import socket
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ ANSWER_BYTES = 16384
 
 ANSWER_S = 5.0
 """How long one side waits for the other."""
+
+_CREDENTIALS_SPACE = socket.CMSG_SPACE(12)  # struct ucred
 
 
 class ProtocolError(Exception):
@@ -81,6 +84,24 @@ def send_last(connection: socket.socket, message: dict[str, Any]) -> None:
     connection.setblocking(False)
     while connection.recv(1):
         pass
+
+
+def is_read_out(connection: socket.socket) -> bool:
+    """Have the other side say no more, and read what it has said, up to a descriptor.
+
+    Returns:
+        Whether there is none, so that closing the connection waits for nobody.
+    """
+    # With each message something comes then, so that an empty one is not taken for the end.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    connection.shutdown(socket.SHUT_RD)
+    while True:
+        with suppress(ConnectionResetError):  # told once, before what is there to read
+            peeked = connection.recvmsg(1, _CREDENTIALS_SPACE, socket.MSG_PEEK)
+            _, credentials, flags, _ = peeked
+            if not credentials or flags & socket.MSG_CTRUNC:
+                return not flags & socket.MSG_CTRUNC
+            connection.recv(1)
 
 
 def receive(

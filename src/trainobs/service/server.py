@@ -1,13 +1,15 @@
 """The listening side of the service: who may connect, and a thread for each who did.
 
 A thread each, since a client can make whoever closes its descriptors wait; it is then its own
-thread that waits, and its own share of the connections that is used up.
+thread that waits, and its own share of the connections that is used up. One who is turned away has
+none: what it has sent is closed by a thread that does nothing else.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import queue
 import select
 import socket
 import stat
@@ -121,10 +123,12 @@ class Server:
         self._questions = Allowance(QUESTIONS, QUESTION_S)
         self._lock = threading.Lock()
         self._connected: Counter[int] = Counter()
+        self._unclosed: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
 
     def serve(self, until: int) -> None:
         """Serve until something can be read from a descriptor, as after a signal."""
         threading.stack_size(_STACK_BYTES)
+        threading.Thread(target=self._close_others, daemon=True).start()
         self._listener.setblocking(False)
         self._listener.listen(_BACKLOG)
         logger.info("listening at %s", self._listener.getsockname())
@@ -156,14 +160,14 @@ class Server:
             if not found:
                 self._connected[peer.uid] = mine + 1
         if found:
-            _turn_away(connection, found)
+            self._turn_away(connection, found)
             return
         thread = threading.Thread(target=self._run, args=(connection, peer), daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # no more threads
             self._forget(peer)
-            _turn_away(connection, str(error))
+            self._turn_away(connection, str(error))
 
     def _run(self, connection: socket.socket, peer: Peer) -> None:
         try:
@@ -181,13 +185,18 @@ class Server:
             if not self._connected[peer.uid]:
                 del self._connected[peer.uid]
 
+    def _turn_away(self, connection: socket.socket, found: str) -> None:
+        """Refuse in no more time than it takes to connect."""
+        refusal = Refusal(found, "try again later", again=True)
+        with suppress(OSError):
+            connection.setblocking(False)
+            protocol.send(connection, refusal.message(), ())
+        if protocol.is_read_out(connection):
+            connection.close()
+        else:
+            self._unclosed.put(connection)
 
-def _turn_away(connection: socket.socket, found: str) -> None:
-    """Refuse in no more time than it takes to connect.
-
-    What a client has said already is not read, and takes the answer back: it asks again, too.
-    """
-    refusal = Refusal(found, "try again later", again=True)
-    with suppress(OSError), connection:
-        connection.setblocking(False)
-        protocol.send(connection, refusal.message(), ())
+    def _close_others(self) -> None:
+        """Close what may take long. The kernel bounds how many descriptors a user has sent."""
+        while True:
+            self._unclosed.get().close()
