@@ -191,10 +191,11 @@ class Server:
         with suppress(OSError):
             connection.setblocking(False)
             protocol.send(connection, refusal.message(), ())
-        if protocol.is_read_out(connection):
-            connection.close()
-        else:
-            self._unclosed.put(connection)
+        with suppress(OSError):
+            if protocol.is_read_out(connection):
+                connection.close()
+                return
+        self._unclosed.put(connection)
 
     def _close_others(self) -> None:
         """Close what may take long. The kernel bounds how many descriptors a user has sent."""
