@@ -96,6 +96,18 @@ def _replica(rank: int, optimizer: str, sequences: bool) -> dict[str, list[bytes
     return {"before": before, "after": after}
 
 
+@SEQUENCES
+@pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
+@pytest.mark.usefixtures("lone_rank")
+def test_no_random_number_is_drawn_for_hot_rows(mode: str, sequences: bool) -> None:
+    one = case(mode=mode, sequences=sequences)
+    states = []
+    for sharder in (stock_sharder(one), fae_sharder(one, profile_of(one))):
+        build(one, sharder)
+        states.append(torch.get_rng_state())  # from which what is sharded next has its weights
+    assert torch.equal(*states)
+
+
 @pytest.mark.parametrize("sharding", ["row_wise", "table_wise"])
 @pytest.mark.parametrize("when", ["now", "next step"])
 @pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])

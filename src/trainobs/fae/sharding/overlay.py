@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -90,6 +91,7 @@ class HotOverlay:
         """Give the memory of hot rows that were flushed back; `use` comes next."""
         self.rows = _NoRows()
         self._bitmaps, self._slot_rows = {}, {}
+        gc.collect()  # TorchRec's sharded collections are in cycles
 
     def flush(self) -> None:
         """Write the hot rows to the tables, optimizer state too; on this rank alone."""

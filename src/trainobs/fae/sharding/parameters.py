@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torchrec.distributed.composable.table_batched_embedding_slice import (
     TableBatchedEmbeddingSlice,
 )
+
+from trainobs.fae.sharding.torchrec_private import plain_operators
 
 _SHAPES = frozenset(  # what asks a tensor for no value
     {"size", "dim", "numel", "stride", "element_size", "is_contiguous", "is_floating_point"}
@@ -35,7 +36,7 @@ class _Shown(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run an operator of torch on the parameter."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with plain_operators():
             if _uses_values(func):
                 for argument in (*args, *(kwargs or {}).values()):
                     parts = argument if isinstance(argument, (list, tuple)) else (argument,)

@@ -134,7 +134,9 @@ class Partition:
         maps = needed_bytes(profile, self._rows, {}, "partitioned")
         check_room(self.own_bytes + maps, device)
         self._slots = SlotRows(self._rows, profile, device)
-        hot = _sharded(tables, env, device, pools, is_weighted)
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices):  # all rows come from the tables, none is drawn
+            hot = _sharded(tables, env, device, pools, is_weighted)
         self._collection = hot.module
         self.joins_mixed = env.world_size > 1
         self._owners = owners(lookups, hot.lookups, self._slots, bounds.takes_first, pools)

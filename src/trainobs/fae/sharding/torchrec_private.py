@@ -285,11 +285,15 @@ def remember_topology(reservation: HeuristicalStorageReservation, reserved: Topo
     reservation._last_reserved_topology = reserved
 
 
+plain_operators = torch._C.DisableTorchFunctionSubclass
+"""A context in which operators take subclasses of Tensor for tensors."""
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def write_counts(tensors: Sequence[Tensor]) -> list[int]:
     """How often torch wrote to each tensor; writes of FBGEMM, and through `data`, do not count.
 
     A compiler would look into the tables' parameters, which look here as they are used.
     """
-    with torch._C.DisableTorchFunctionSubclass():
+    with plain_operators():
         return [tensor._version for tensor in tensors]  # torch's count, for autograd's checks
