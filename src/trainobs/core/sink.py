@@ -41,6 +41,9 @@ class Sink:
     lost_steps = 0
     """Steps whose records, or what belongs to them, this sink had to drop."""
 
+    def prepare(self) -> None:
+        """Import what the first steps will need."""
+
     def begin(self, info: RunInfo) -> None:
         """Open the run."""
 

@@ -114,6 +114,9 @@ class SinkDispatcher(Protocol):
     def is_full(self) -> bool:
         """Whether more would have to wait."""
 
+    def prepare(self) -> None:
+        """Import what the first steps will need."""
+
     def begin(self, info: RunInfo) -> None:
         """Begin the run."""
 
@@ -148,6 +151,10 @@ class Deliveries:
     def __init__(self, sinks: Iterable[Sink]) -> None:
         self._deliveries = [Delivery(sink) for sink in sinks]
         self.info: RunInfo | None = None
+
+    def prepare(self) -> None:
+        """Have every sink import what the first steps will need."""
+        self._each(lambda sink: sink.prepare())
 
     def begin(self, info: RunInfo) -> None:
         """Begin the run."""

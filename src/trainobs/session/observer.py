@@ -190,6 +190,7 @@ class Observer:
             if self._stopping:  # a signal came while it was started
                 return
             self._enter()
+            self._deliveries.prepare()
             while not self._stopping and not self.gave_up:
                 self._wake.wait(WAKE_S)
                 self._wake.clear()

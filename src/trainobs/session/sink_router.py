@@ -77,6 +77,12 @@ class SinkRouter:
         self._process: WriterProcess | None = None
         self._wanted = process_is_wanted()
 
+    def prepare(self) -> None:
+        """Have the sinks of this process import what the first steps will need."""
+        self._here.prepare()
+        if not self._wanted:
+            self._others.prepare()
+
     def begin(self, info: RunInfo) -> None:
         """Begin the run, here: the writer process comes with its first steps."""
         self._info = info

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,6 +32,9 @@ __all__ = ["EventFile", "EventWriter", "TensorBoardSink"]
 
 LATENCY_EVERY_NS = 30_000_000_000
 """Training time between two rows of the latency histograms."""
+
+_FOR_VERDICTS = ("trainobs.tensorboard.verdicts", "numpy.ma")
+"""What the first verdicts import: `numpy.ma` as they call `np.median` and `np.unique`."""
 
 HELD_POINTS = 512
 """Steps with points that are held for the next flush; of more, the writer takes some before it."""
@@ -121,6 +125,12 @@ class TensorBoardSink(Sink):
         self._on_verdict = on_verdict
         self._tables: TableCurves | None = None
         self._views: TableViews | None = None
+
+    def prepare(self) -> None:
+        """Import verdicts: later, steps would wait for the interpreter's lock meanwhile."""
+        with unforked():
+            for name in _FOR_VERDICTS:
+                import_module(name)
 
     def begin(self, info: RunInfo) -> None:
         """Note the clocks."""
