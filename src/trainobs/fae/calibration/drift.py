@@ -190,7 +190,7 @@ def propose_refresh(
         counts: of the run, see `calibrate`.
         tables: see `calibrate`.
         optimizer: see `calibrate`.
-        least_gain: share of the lookups.
+        least_gain: share of the lookups; negative: more may be lost, too.
         confidence: of the intervals, and of the gain.
 
     Raises:
@@ -204,7 +204,7 @@ def propose_refresh(
         raise SettingError(
             "least_gain is no share of the lookups",
             shown(least_gain),
-            "give a number from 0 to below 1; the default is 0.01",
+            "give a number from -1 to below 1; the default is 0.01",
         )
     found = tables_of(tables, optimizer)
     _check_same(profile, found)
