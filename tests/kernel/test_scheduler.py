@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,6 +117,24 @@ def test_a_sleep_is_time_off_the_cpu(observed: ObservedKernel) -> None:
     assert got.seen_off == pytest.approx(got.off, rel=0.01)
     assert got.seen_queued < got.seen_off
     assert got.seen_iowait == 0
+
+
+def test_to_open_a_pipe_that_nobody_writes_yet_is_no_wait_for_storage(
+    observed: ObservedKernel, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write_late() -> None:
+        time.sleep(SLEEP_S)
+        os.close(os.open(pipe, os.O_WRONLY))
+
+    writer = threading.Thread(target=write_late)
+    writer.start()
+    counted = observed.during(lambda: os.close(os.open(pipe, os.O_RDONLY)))
+    writer.join()
+    assert counted.ns(Op.OFFCPU, role=MAIN) > 0.8 * SLEEP_S * 1e9
+    assert counted.wait_ns(Op.OFFCPU, role=MAIN) == 0
 
 
 def test_a_crowd_makes_the_training_thread_queue(observed: ObservedKernel, hogs: None) -> None:

@@ -13,11 +13,9 @@ _UNTOLD = (
     "4,000): that wait counts as sleep."
 )
 
-_STORAGE = (
-    "for storage: in opens and reads of data, and where the kernel says that it waits for I/O"
-)
+_STORAGE = "for storage: in reads of data, and where the kernel says that it waits for I/O"
 
-_OTHER_CALLS = "Sleep for a server (NFS, FUSE) in other calls, such as stat, write and fsync."
+_OTHER_CALLS = "Sleep for a server (NFS, FUSE) in other calls, such as open, stat, write and fsync."
 
 TASKS: tuple[Metric, ...] = (
     kernel(

@@ -233,7 +233,7 @@ def _refusals(
         ),
         (
             odd is not None,
-            f"{odd}",
+            odd or "",
             "keep it as float32 or float16 in a table of fixed size, or use the stock sharder",
         ),
         (
