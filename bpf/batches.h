@@ -97,28 +97,12 @@ static __always_inline void count_in_batch(struct task_state *task, u32 op, long
 	keep_name(batch, file);
 }
 
-/* Whether a task is inside a read of data. To sleep there is to wait for storage also where the kernel
- * does not call it waiting for a device (FUSE). `&` and `|`, here and below, are fewer branches for
- * the verifier than `&&` and `||`. */
-static __always_inline bool reads_data(struct task_state *task)
-{
-	return in_call(task, TOBS_READ) & (task->class == TOBS_DATA);
-}
-
-/* Whether a task that was off the CPU surely slept for storage, if it slept. */
-static __always_inline bool slept_for_storage(struct task_state *task)
-{
-	return !!(task->flags & OFF_IOWAIT) | reads_data(task);
-}
-
 /* A period off the CPU is over: asleep, and then ready to run without one. */
 static __always_inline void sleep_in_batch(struct task_state *task, u64 slept, u64 ready, u64 wait)
 {
 	task->batch.runqueue_ns += ready;
-	if (wait || in_call(task, TOBS_OPEN)) /* elsewhere it may be of a named pipe */
-		task->batch.device_ns += slept;
-	else
-		task->batch.sleep_ns += slept;
+	task->batch.device_ns += wait;
+	task->batch.sleep_ns += slept - wait;
 }
 
 #endif

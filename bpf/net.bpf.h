@@ -4,12 +4,20 @@
 #include "file_class.h"
 #include "peers.bpf.h"
 
+/* Whether a socket is the kernel's own: a network file system sends some of its requests as the task
+ * that reads, and takes what comes in threads of its own. */
+static __always_inline bool is_of_kernel(struct sock *sock)
+{
+	return bpf_core_field_exists(sock->sk_kern_sock) &&
+	       BPF_CORE_READ_BITFIELD(sock, sk_kern_sock);
+}
+
 static __always_inline void count_message(struct task_state *task, u32 op, struct sock *sock,
 					  long result)
 {
 	u32 class;
 
-	if (result <= 0)
+	if (result <= 0 || is_of_kernel(sock))
 		return;
 	class = socket_class(sock->__sk_common.skc_family);
 	add(account_of(task), op, class, 1, result, 0, 0);

@@ -13,16 +13,32 @@
 #define FUTEX_PRIVATE_FLAG 128
 #define SWITCH_INTERVAL_NS 5000000
 
-/* The number of the system call that a task is in; -1 or so if it is in none. */
-static __always_inline int syscall_of(struct task_struct *task)
+/*
+ * OFF_STORAGE, if a task that goes to sleep does so for storage: as the kernel says, or because of the
+ * call that it is in, as where a server (NFS) or a process (FUSE) is asked. An open outside of a batch
+ * may be of a named pipe. No branches, since what follows would be verified once for each.
+ */
+static __always_inline u32 waits_for_storage(struct task_state *task, struct task_struct *prev,
+					     u32 number, u32 state)
 {
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	u32 waits = BPF_CORE_READ_BITFIELD(prev, in_iowait), in_batch = makes_batch(task);
 
-#if defined(__TARGET_ARCH_x86)
-	return BPF_CORE_READ(regs, orig_ax);
-#else
-	return BPF_CORE_READ(regs, syscallno);
-#endif
+	waits |= in_call(task, TOBS_OPEN) & in_batch;
+	waits |= in_call(task, TOBS_READ) & (task->class == TOBS_DATA);
+	waits |= in_call(task, TOBS_WRITE) & (task->class == TOBS_CHECKPOINT);
+	waits |= !!(machine.syscalls[number % TOBS_SYSCALLS].storage & state);
+	return waits * OFF_STORAGE;
+}
+
+/* The number of the system call that the current task is in; one that no call has if it is in none. */
+static __always_inline u32 current_call(struct task_struct *current)
+{
+	struct pt_regs *regs;
+
+	if (!HAS_HELPER(task_pt_regs)) /* user space knows: "tobs_await" */
+		return -1;
+	regs = (struct pt_regs *)bpf_task_pt_regs(current);
+	return is_32_bit_call(regs) ? -1 : syscall_number(regs);
 }
 
 /*
@@ -47,11 +63,10 @@ static __always_inline bool awaits_interpreter(struct pt_regs *regs, u64 now)
  * one that carries out a collective, or for the interpreter's lock. In the loader's phase it sleeps
  * for workers.
  */
-static __always_inline u8 awaited(struct task_state *task, struct task_struct *prev, u64 now)
+static __always_inline u8 awaited(struct task_state *task, struct task_struct *prev, u32 number,
+				  u64 now)
 {
-	if (!HAS_HELPER(task_pt_regs)) /* user space knows: "tobs_await" */
-		return 0;
-	if (task->role != TOBS_MAIN || syscall_of(prev) != SYS_FUTEX)
+	if (task->role != TOBS_MAIN || number != SYS_FUTEX)
 		return 0;
 	if (awaits_interpreter((struct pt_regs *)bpf_task_pt_regs(prev),
 			       moment_of(task->slot, now)))
@@ -64,21 +79,21 @@ static __always_inline void leave_cpu(struct task_state *task, struct task_struc
 {
 	u32 state = run_state(prev);
 	bool runnable = preempt || state == TASK_RUNNING;
+	u32 number;
 
-	task->flags &= ~(OFF_AWAIT | OFF_GIL | OFF_GLOO);
+	task->flags &= ~(OFF_AWAIT | OFF_GIL | OFF_GLOO | OFF_STORAGE);
 	/* Who is stopped no longer sleeps for what the call asked for that it is in. */
 	if (!runnable && state & (TASK_STOPPED | TASK_TRACED))
 		task->flags |= OFF_STOPPED;
-	else if (!runnable)
-		task->flags |= awaited(task, prev, now);
+	else if (!runnable) {
+		number = current_call(prev);
+		task->flags |= awaited(task, prev, number, now) |
+			       waits_for_storage(task, prev, number, state);
+	}
 	if (task->on_ns)
 		add(account_of(task), TOBS_ONCPU, TOBS_OTHER, 1, 0, now - task->on_ns, 0);
 	task->off_ns = now;
 	task->wake_ns = runnable ? now : 0;
-	if (BPF_CORE_READ_BITFIELD(prev, in_iowait))
-		task->flags |= OFF_IOWAIT;
-	else
-		task->flags &= ~OFF_IOWAIT;
 }
 
 /* What the training thread was off the CPU for, by phase. It is the one that sets the phase, so that
@@ -110,7 +125,7 @@ static __always_inline void take_cpu(struct task_state *task, u64 now)
 	u64 off = now - task->off_ns;
 	u64 ready = task->wake_ns ? now - task->wake_ns : 0;
 	u64 slept = off - ready; /* until it was woken: not the time it had no CPU then */
-	u64 wait = slept_for_storage(task) ? slept : 0;
+	u64 wait = slept * !!(task->flags & OFF_STORAGE);
 	u32 class = class_of_call(task);
 	struct account to = account_of(task);
 

@@ -33,7 +33,7 @@ struct {
 #define CALL_DIRECT 1	  /* the file is open with O_DIRECT */
 #define CALL_REGULAR 2	  /* the file is a regular one */
 #define CALL_READ_AHEAD 4 /* the call started read-ahead and waits for it */
-#define OFF_IOWAIT 8	  /* the kernel says that the task waits for I/O */
+#define OFF_STORAGE 8	  /* the task waits for storage, if it sleeps */
 #define OFF_AWAIT 16	  /* the task sleeps for another thread, ... */
 #define OFF_GIL 32	  /* ... or until one lets go of the interpreter's lock; ... */
 #define OFF_STOPPED 48	  /* ... both: until a signal, or who traces it, lets it go on */

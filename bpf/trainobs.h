@@ -354,6 +354,7 @@ struct tobs_syscall {
 	unsigned char fd_arg;	   /* 0: none */
 	unsigned char source_arg;  /* of what is read on the way; 0: none */
 	unsigned char offset_arg;  /* of the position in the file; 0: the file's own */
+	unsigned char storage; /* task states in which one that sleeps in it waits for storage */
 };
 
 #define TOBS_NO_OFFSET 255 /* it stands in the memory of the caller, if at all */
@@ -393,7 +394,7 @@ _Static_assert(sizeof(struct tobs_access) == 120, "no padding");
 _Static_assert(sizeof(struct tobs_total) == 128 + 8 * TOBS_SIZES, "no padding");
 _Static_assert(sizeof(struct tobs_file) == 144 + TOBS_PARENT + TOBS_NAME, "no padding");
 _Static_assert(sizeof(struct tobs_peer_key) == 28, "no padding");
-_Static_assert(sizeof(struct tobs_syscall) == 4, "no padding");
-_Static_assert(sizeof(struct tobs_machine) == 4 * TOBS_SYSCALLS + 4, "no padding");
+_Static_assert(sizeof(struct tobs_syscall) == 5, "no padding");
+_Static_assert(sizeof(struct tobs_machine) == 5 * TOBS_SYSCALLS + 4, "no padding");
 
 #endif

@@ -276,6 +276,7 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	struct cred *sk_peer_cred;
+	unsigned char sk_kern_sock : 1;
 };
 
 struct socket {

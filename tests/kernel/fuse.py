@@ -8,12 +8,13 @@ import signal
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-LOOKUP, GETATTR, OPEN, READ, INIT, OPENDIR = 1, 3, 14, 15, 26, 27
-EMPTY = (18, 25, 29)  # RELEASE, FLUSH, RELEASEDIR: answered with nothing
+LOOKUP, GETATTR, OPEN, READ, WRITE, FSYNC = 1, 3, 14, 15, 16, 20
+INIT, OPENDIR, READDIR = 26, 27, 28
+EMPTY = (18, FSYNC, 25, READDIR, 29)  # with RELEASE, FLUSH, RELEASEDIR: answered with nothing
 UNANSWERED = (2, 42)  # FORGET, BATCH_FORGET
 DIRECT_IO = 1  # FOPEN_DIRECT_IO
 ROOT, FILE = 1, 2
@@ -23,14 +24,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def served(place: Path, size: int, *, direct: bool = False, read_s: float = 0.0) -> Iterator[Path]:
+def served(
+    place: Path, size: int, *, direct: bool = False, slow: Mapping[int, float] | None = None
+) -> Iterator[Path]:
     """A file of `size` bytes on FUSE.
 
     Args:
         place: an empty directory, to mount it at.
         size: of the file, in bytes.
         direct: whether reads go past the page cache.
-        read_s: how long the server takes for each read of 128 KiB.
+        slow: what the server is asked -> how long it takes to answer, in seconds.
     """
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
@@ -38,7 +41,7 @@ def served(place: Path, size: int, *, direct: bool = False, read_s: float = 0.0)
         raise OSError(ctypes.get_errno(), "mount")
     server = os.fork()
     if not server:
-        _serve(device, size, direct, read_s)
+        _serve(device, size, direct, slow or {})
     os.close(device)
     try:
         yield place / "file"
@@ -48,15 +51,14 @@ def served(place: Path, size: int, *, direct: bool = False, read_s: float = 0.0)
         os.waitpid(server, 0)
 
 
-def _serve(device: int, size: int, direct: bool, read_s: float) -> None:
+def _serve(device: int, size: int, direct: bool, slow: Mapping[int, float]) -> None:
     try:
         while True:
             request = os.read(device, 1 << 20)
             _, what, unique, node = struct.unpack_from("<IIQQ", request)
             if what in UNANSWERED:
                 continue
-            if what == READ:
-                time.sleep(read_s)
+            time.sleep(slow.get(what, 0.0))
             answer = _answer(what, node, request[40:], size, direct)
             error = -38 if answer is None else 0  # ENOSYS
             data = answer or b""
@@ -70,9 +72,12 @@ def _answer(what: int, node: int, body: bytes, size: int, direct: bool) -> bytes
         flags = (7, 31, MAX_READ, 0, 16, 12, MAX_READ, 1, 32, 0, 0, 0, 0, 0)
         return struct.pack("<IIIIHHIIHHIIHH", *flags) + bytes(20)
     if what == LOOKUP:
-        return struct.pack("<QQQQII", FILE, 0, 1, 1, 0, 0) + _attributes(FILE, size)
+        return struct.pack("<QQQQII", FILE, 0, 1, 0, 0, 0) + _attributes(FILE, size)
     if what == GETATTR:
-        return struct.pack("<QII", 1, 0, 0) + _attributes(node, size)
+        return struct.pack("<QII", 0, 0, 0) + _attributes(node, size)
+    if what == WRITE:
+        (wanted,) = struct.unpack_from("<16xI", body)
+        return struct.pack("<II", wanted, 0)
     if what in (OPEN, OPENDIR):
         return struct.pack("<QII", 1, DIRECT_IO if direct and what == OPEN else 0, 0)
     if what == READ:

@@ -156,17 +156,18 @@ def test_the_step_word_begins_a_cache_line(btf: Btf) -> None:
     assert EPOCH == 1
 
 
-def test_a_system_call_is_four_bytes(btf: Btf) -> None:
+def test_a_system_call_is_five_bytes(btf: Btf) -> None:
     assert btf.layout("tobs_syscall") == {
         "op_plus_one": (0, 1),
         "fd_arg": (1, 1),
         "source_arg": (2, 1),
         "offset_arg": (3, 1),
+        "storage": (4, 1),
     }
 
 
 def test_the_facts_of_the_machine_are_as_the_programs_read_them(btf: Btf) -> None:
-    table = 4 * syscall_table.SIZE
+    table = 5 * syscall_table.SIZE
     assert btf.layout("tobs_machine") == {
         "syscalls": (0, table),
         "page_shift": (table, 4),

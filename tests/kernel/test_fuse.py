@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.kernel import fuse
 from tests.kernel.ground_truth import MIB, PAGE, read_whole
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.uring import READ, Uring
-from trainobs.core.abi import FileClass, Op
+from trainobs.core.abi import FileClass, Op, Phase
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -76,7 +77,7 @@ def test_a_ring_tells_such_reads_too(
 def test_a_read_that_sleeps_for_a_server_is_asleep(
     observed: ObservedKernel, tmp_path: Path, direct: bool
 ) -> None:
-    with fuse.served(tmp_path, MIB, direct=direct, read_s=0.01) as path:
+    with fuse.served(tmp_path, MIB, direct=direct, slow={fuse.READ: 0.01}) as path:
         observed.data(tmp_path)
         got = observed.during(lambda: read_whole(path))
     reads = MIB // fuse.MAX_READ
@@ -85,3 +86,33 @@ def test_a_read_that_sleeps_for_a_server_is_asleep(
     assert 0.8 < got.metric("cache/read_stall_ratio") <= 1.0
     assert got.metric("sched/main_iowait_ns") >= got.wait_ns(Op.READ, DATA)
     assert got.metric("sched/main_iowait_ns") < 1.1 * got.ns(Op.READ, DATA)
+
+
+def save(path: Path) -> None:
+    with path.open("r+b", buffering=0) as file:
+        file.write(bytes(MIB))
+
+
+def synced(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ask"),
+    [
+        (fuse.LOOKUP, os.stat),
+        (fuse.LOOKUP, lambda path: os.access(path, os.W_OK)),
+        (fuse.READDIR, lambda path: os.listdir(path.parent)),
+        (fuse.WRITE, save),
+        (fuse.FSYNC, synced),
+    ],
+    ids=["stat", "access", "listdir", "write", "fsync"],
+)
+def test_other_calls_that_sleep_for_a_server_sleep_for_storage(
+    observed: ObservedKernel, tmp_path: Path, asked: int, ask: Callable[[Path], object]
+) -> None:
+    with fuse.served(tmp_path, MIB, slow={asked: 0.2}) as path:
+        got = observed.during(lambda: ask(path), Phase.CHECKPOINT)
+    assert got.metric("sched/main_iowait_ns") > 0.19e9
+    assert got.ns(Op.PHASE_SLEEP) < 0.1e9  # for anything else

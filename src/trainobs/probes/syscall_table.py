@@ -1,4 +1,4 @@
-"""Which system calls the probes follow, and where their file descriptor stands.
+"""Which system calls the probes follow, where their file descriptor stands, and when one waits.
 
 Source: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h (aarch64).
 """
@@ -14,8 +14,11 @@ SIZE = 512
 """`TOBS_SYSCALLS`: numbers from here on are not followed."""
 
 
-_ENTRY = 4
+_ENTRY = 5
 """Bytes of `struct tobs_syscall`."""
+
+_NOTHING = -1
+"""In the place of an op: it is not followed."""
 
 
 class _Call(NamedTuple):
@@ -70,14 +73,59 @@ _ASIDE: dict[str, _Call] = {
 }
 """Those that are followed only where files are counted."""
 
+_UNCOUNTED: dict[str, _Call] = {
+    name: _Call(_NOTHING, 0, *numbers)
+    for name, numbers in {
+        "lseek": (8, 62),
+        "access": (21, None),
+        "truncate": (76, 45),
+        "ftruncate": (77, 46),
+        "rename": (82, None),
+        "mkdir": (83, None),
+        "rmdir": (84, None),
+        "link": (86, None),
+        "unlink": (87, None),
+        "symlink": (88, None),
+        "readlink": (89, None),
+        "statfs": (137, 43),
+        "fstatfs": (138, 44),
+        "sync": (162, 81),
+        "mkdirat": (258, 34),
+        "unlinkat": (263, 35),
+        "renameat": (264, 38),
+        "linkat": (265, 37),
+        "symlinkat": (266, 36),
+        "readlinkat": (267, 78),
+        "faccessat": (269, 48),
+        "fallocate": (285, 47),
+        "syncfs": (306, 267),
+        "renameat2": (316, 276),
+        "faccessat2": (439, 439),
+        "close": (3, 57),
+        "close_range": (436, 436),
+    }.items()
+}
+"""Those that are never followed, but ask a file system."""
+
+_SLEEP, _DEEP_SLEEP = 3, 2
+"""TASK_INTERRUPTIBLE or TASK_UNINTERRUPTIBLE, and the latter alone (include/linux/sched.h)."""
+
+_STORAGE = {Op.FSYNC: _SLEEP, STAT: _SLEEP, LIST: _SLEEP, _NOTHING: _SLEEP, Op.OPEN: _DEEP_SLEEP}
+"""In which state who sleeps in a call waits for storage, by its op. An open may be of a pipe."""
+
+_CLOSES = ("close", "close_range")
+"""Of a socket, too, where the other sleep is for what its peer has not taken yet."""
+
 
 def syscall_table(*, counts_files: bool) -> bytes:
     """`struct tobs_syscall[SIZE]` for this machine: op + 1 and some arguments for each number."""
     is_x86 = platform.machine() == "x86_64"
     table = bytearray(_ENTRY * SIZE)
-    for call in {**_CALLS, **(_ASIDE if counts_files else {})}.values():
+    for name, call in {**_CALLS, **_ASIDE, **_UNCOUNTED}.items():
         number = call.x86_64 if is_x86 else call.aarch64
         if number is not None:
-            entry = bytes([call.op + 1, call.fd_arg, call.source_arg, call.offset_arg])
+            op = call.op if counts_files or name not in _ASIDE else _NOTHING
+            storage = _DEEP_SLEEP if name in _CLOSES else _STORAGE.get(call.op, 0)
+            entry = bytes([op + 1, call.fd_arg, call.source_arg, call.offset_arg, storage])
             table[_ENTRY * number : _ENTRY * (number + 1)] = entry
     return bytes(table)

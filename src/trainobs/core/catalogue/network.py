@@ -12,7 +12,7 @@ NETWORK: tuple[Metric, ...] = (
         Cells("bytes", (Op.SEND,), (FileClass.SOCKET,)),
         "Bytes sent on internet sockets, loopback included.",
         source="sock_send_length",
-        blind="RDMA, and GPU-direct transports, bypass sockets.",
+        blind="RDMA, and GPU-direct transports, bypass sockets; what network file systems send.",
         chart="Sent over the network",
     ),
     kernel(
@@ -20,7 +20,8 @@ NETWORK: tuple[Metric, ...] = (
         Cells("bytes", (Op.RECEIVE,), (FileClass.SOCKET,)),
         "Bytes received on internet sockets, loopback included.",
         source="sock_recv_length",
-        blind="RDMA, and GPU-direct transports, bypass sockets; what splice moves out of a socket.",
+        blind="RDMA, and GPU-direct transports, bypass sockets; what splice moves out of a socket, "
+        "and what network file systems receive.",
         chart="Received over the network",
     ),
 )

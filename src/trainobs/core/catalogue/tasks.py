@@ -13,9 +13,15 @@ _UNTOLD = (
     "4,000): that wait counts as sleep."
 )
 
-_STORAGE = "for storage: in reads of data, and where the kernel says that it waits for I/O"
+_STORAGE = (
+    "for storage: in reads of data, writes of checkpoints, calls that sync files or ask for their "
+    "names and sizes, and where the kernel says that it waits for I/O"
+)
 
-_OTHER_CALLS = "Sleep for a server (NFS, FUSE) in other calls, such as open, stat, write and fsync."
+_OTHER_CALLS = (
+    "Sleep for a server (NFS, FUSE): in other reads and writes; of FUSE, when a file is opened "
+    "(unless for a batch) or closed; before Linux 5.15, in all but reads and writes."
+)
 
 TASKS: tuple[Metric, ...] = (
     kernel(
