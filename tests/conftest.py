@@ -51,6 +51,9 @@ MEASURE = (
 host that takes the CPUs away between the two readings spoils the measurement, so it is made twice
 more, with the jobs of its module. The summary shows which; `--fail-on-flaky` allows none."""
 
+OF_THE_KERNEL = ("attach", "kernel", "service")
+"""Folders whose tests root must not skip: it can have all that they need."""
+
 SERVED = ("hooks", "integrations")
 """Folders whose runs get their probes from a service, as on a node that has one; those of other
 folders load them."""
@@ -199,9 +202,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if getattr(item, "execution_count", 1) > 1:
         _forget_jobs_of_module(item)
     if item.get_closest_marker("needs_bpf") and (reason := kernel_state.why_no_bpf()):
-        # A skip in CI would let the kernel side rot unseen.
-        if os.geteuid() == 0 and "CI" in os.environ:
-            pytest.fail(f"root in CI must be able to load probes: {reason}", pytrace=False)
+        # A skip would let the kernel side rot unseen: in CI, and where it is all that is tested.
+        if os.geteuid() == 0 and ("CI" in os.environ or item.path.parent.name in OF_THE_KERNEL):
+            pytest.fail(f"root must be able to load probes: {reason}", pytrace=False)
         pytest.skip(f"needs BPF: {reason}")
 
 

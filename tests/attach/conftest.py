@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests import kernel_state
 from tests.attach.target import LOOPS, Target
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    needed = os.geteuid() == 0 and item.get_closest_marker("needs_bpf")
-    if needed and (reason := kernel_state.why_no_bpf()):
-        pytest.fail(f"root must be able to load probes: {reason}", pytrace=False)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ FILE_BYTES = 3_000
 FEATURES = 4
 
 
-class FileData(Dataset[Tensor]):
+class FileData(Dataset[Any]):
     """Files of `FILE_BYTES` each, made in `root`; an item is one open and one read."""
 
     def __init__(self, root: Path, count: int) -> None:
@@ -40,11 +40,13 @@ class FileData(Dataset[Tensor]):
         return self.count
 
     def __getitem__(self, index: int) -> Tensor:
-        content = (self.root / f"{index}").open("rb", buffering=0).read(FILE_BYTES)
-        return torch.full((FEATURES,), content[0] / self.count)
+        return torch.full((FEATURES,), self.first_byte(index) / self.count)
+
+    def first_byte(self, index: int) -> int:
+        return (self.root / f"{index}").open("rb", buffering=0).read(FILE_BYTES)[0]
 
 
-class Numbers(Dataset[Tensor]):
+class Numbers(Dataset[Any]):
     """Data in memory."""
 
     def __init__(self, count: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -16,7 +16,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from tests.integrations.models import FILE_BYTES, read_steps
+from tests.integrations.models import FileData, Numbers, read_steps
 
 Sample = dict[str, Tensor]
 
@@ -24,32 +24,15 @@ TOKENS = 6
 VOCABULARY = 16
 
 
-class TokenFiles(Dataset[Sample]):
-    """Files of `FILE_BYTES` each, made in `root`; an item is one open and one read."""
-
-    def __init__(self, root: Path, count: int) -> None:
-        self.root = root
-        self.count = count
-        root.mkdir(exist_ok=True)
-        for index in range(count):
-            (root / f"{index}").write_bytes(bytes([index % VOCABULARY]) * FILE_BYTES)
-
-    def __len__(self) -> int:
-        return self.count
+class TokenFiles(FileData):
+    """`VOCABULARY` files at most; an item is one open and one read."""
 
     def __getitem__(self, index: int) -> Sample:
-        content = (self.root / f"{index}").open("rb", buffering=0).read(FILE_BYTES)
-        return sample(content[0])
+        return sample(self.first_byte(index))
 
 
-class Tokens(Dataset[Sample]):
+class Tokens(Numbers):
     """Data in memory."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
 
     def __getitem__(self, index: int) -> Sample:
         return sample(index)

@@ -54,13 +54,6 @@ class Connection:
 
 
 @pytest.fixture
-def counting() -> Iterator[ObservedKernel]:
-    kernel = observing()
-    yield kernel
-    kernel.stop()
-
-
-@pytest.fixture
 def connect() -> Iterator[Callable[[str], Connection]]:
     with ExitStack() as stack:
         yield lambda address: stack.enter_context(closing(Connection(address)))

@@ -152,16 +152,11 @@ def rule_inside(fetches: int, steps: int, seconds: float) -> Rule | None:
     return BY_FETCH if fetches > PATIENCE and seconds > PATIENCE_S else None
 
 
-def rule_for(seen: EventCounts, patience_s: float = PATIENCE_S) -> Rule | None:
-    """The rule that fits a process; None as long as it is too early to say.
-
-    Args:
-        seen: what the process does.
-        patience_s: see `PATIENCE_S`.
-    """
+def rule_for(seen: EventCounts) -> Rule | None:
+    """The rule that fits what a process does; None as long as it is too early to say."""
     if seen.elsewhere[Event.OPTIMIZER]:
         return None
-    is_late = seen.seconds >= patience_s
+    is_late = seen.seconds >= PATIENCE_S
     # Turns that may be seen in part, at either end.
     cut = 0 if is_late and seen.own_turns >= FEWEST else 1
     few = seen.steps < STEPS_IN_A_TURN * (seen.own_turns - cut)
@@ -170,16 +165,16 @@ def rule_for(seen: EventCounts, patience_s: float = PATIENCE_S) -> Rule | None:
         return replace(BY_OPTIMIZER, tid=seen.tids[Event.OPTIMIZER]) if few else None
     if seen.has(Event.OPTIMIZER, Event.BACKWARD) and (is_late or many):
         return Rule(Event.OPTIMIZER, Event.BACKWARD, _OPTIMIZERS, seen.tids[Event.OPTIMIZER])
-    return _late_rule_for(seen, patience_s) if is_late else None
+    return _late_rule_for(seen) if is_late else None
 
 
-def _late_rule_for(seen: EventCounts, patience_s: float) -> Rule | None:
+def _late_rule_for(seen: EventCounts) -> Rule | None:
     """Where no thread is seen to do both a backward pass and a step of an optimizer."""
     steps, passes = seen.counts[Event.OPTIMIZER], seen.counts[Event.BACKWARD]
     if seen.has(Event.OPTIMIZER) and FEWEST <= steps <= passes:
         return Rule(Event.OPTIMIZER, None, _STEPS, seen.tids[Event.OPTIMIZER])
     waits_for_second = 0 < steps < FEWEST
-    many = passes >= PATIENCE or seen.seconds >= 6 * patience_s
+    many = passes >= PATIENCE or seen.seconds >= 6 * PATIENCE_S
     if waits_for_second or not many:
         return None
     unseen = "" if steps else _UNSEEN
