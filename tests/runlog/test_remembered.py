@@ -9,6 +9,7 @@ import pytest
 
 from tests.samples import batch, busy_run, info
 from trainobs.analysis.summary import summarize
+from trainobs.analysis.verdicts import summed_steps, verdicts
 from trainobs.runlog import parquet, remembered
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
@@ -120,3 +121,14 @@ def test_a_summary_reads_each_file_of_cells_once(tmp_path, columns_read):
     sink.end({"outcome": "ok"})
     summarize(RunLog.open(tmp_path))
     assert columns_read["rank=0/kernel-00000.parquet"] == 1
+
+
+def test_a_verdict_reads_the_steps_of_another_rank_once(tmp_path, columns_read):
+    for rank in range(2):
+        sink = RunLogSink(tmp_path, rank)
+        sink.begin(info(rank=rank, world_size=2))
+        sink.write(busy_run(8))
+        sink.end({"outcome": "ok"})
+    run = RunLog.open(tmp_path)
+    verdicts(run, summed_steps(run), None)
+    assert columns_read["rank=1/steps-00000.parquet"] == 1
