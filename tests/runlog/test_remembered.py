@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 
-from tests.samples import batch, info
+from tests.samples import batch, busy_run, info
+from trainobs.analysis.summary import summarize
+from trainobs.analysis.verdicts import summed_steps, verdicts
 from trainobs.runlog import parquet, remembered
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
@@ -95,3 +98,37 @@ def test_a_file_that_goes_away_while_the_run_is_read_is_not_told_to_have_bad_val
     assert len(read.ranks[0].step()) == 5
     (run / "rank=0" / "steps-00000.parquet").unlink()
     assert list(read.unreadable.values()) == ["no such file"]
+
+
+@pytest.fixture
+def columns_read(monkeypatch) -> Counter[str]:
+    """How often columns of a file were read, by rank and name of the file."""
+    times: Counter[str] = Counter()
+    read = parquet._read
+
+    def noted(path, columns, packed=False):
+        times["/".join(path.parts[-2:])] += bool(columns)
+        return read(path, columns, packed)
+
+    monkeypatch.setattr(parquet, "_read", noted)
+    return times
+
+
+def test_a_summary_reads_each_file_of_cells_once(tmp_path, columns_read):
+    sink = RunLogSink(tmp_path)
+    sink.begin(info())
+    sink.write(busy_run(8))
+    sink.end({"outcome": "ok"})
+    summarize(RunLog.open(tmp_path))
+    assert columns_read["rank=0/kernel-00000.parquet"] == 1
+
+
+def test_a_verdict_reads_the_steps_of_another_rank_once(tmp_path, columns_read):
+    for rank in range(2):
+        sink = RunLogSink(tmp_path, rank)
+        sink.begin(info(rank=rank, world_size=2))
+        sink.write(busy_run(8))
+        sink.end({"outcome": "ok"})
+    run = RunLog.open(tmp_path)
+    verdicts(run, summed_steps(run), None)
+    assert columns_read["rank=1/steps-00000.parquet"] == 1

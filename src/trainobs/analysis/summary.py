@@ -158,6 +158,7 @@ def summarize(run: RunLog) -> Summary:
     Raises:
         RunLogError: a file is damaged.
     """
+    run.rank.cells()  # first, so that files of cells are looked at as they are read
     with run.rank.keeping(STEPS, _OFTEN):
         return _summary(run, run.rank)
 

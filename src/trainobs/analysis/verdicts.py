@@ -186,10 +186,12 @@ def _waits(own: RankLog, ranks: Iterable[RankLog]) -> dict[int, float]:
     waits, slept = {}, own.metric(_WAIT)
     known = np.isfinite(slept) & (own.step() != SETUP)
     for other in (rank for rank in ranks if rank is not own):
-        here, there, together = common_steps(own, other)
+        with other.keeping(STEPS, ("step", "epoch", "start_ns", _WAIT)):
+            here, there, together = common_steps(own, other)
+            waited = other.metric(_WAIT)
         if not together:
             continue
-        longer = (slept[here] - other.metric(_WAIT)[there])[known[here]]
+        longer = (slept[here] - waited[there])[known[here]]
         longer = longer[np.isfinite(longer)]
         if len(longer):
             waits[other.rank] = float(slept[known].mean() - longer.sum() / known.sum())

@@ -19,6 +19,7 @@ from trainobs.core.catalogue.own_counters import metrics_of_counter
 from trainobs.core.coverage import Coverage
 from trainobs.core.embedding_table import EmbeddingTable
 from trainobs.core.own_counter import OwnCounter
+from trainobs.core.records import SETUP
 from trainobs.runlog.columns import AXES, NAN, TOO_LONG, Column, Columns, tables_of_run
 from trainobs.runlog.parquet import Values, read_columns, read_values
 from trainobs.runlog.remembered import WholeFiles
@@ -71,6 +72,7 @@ class RankLog:
         self.info = info
         self._coverage = coverage or Coverage.whole()
         self._kept: dict[str, dict[str, npt.NDArray[Any]]] = {}
+        self._cells: dict[tuple[int, ...], npt.NDArray[Any]] = {}
         self._columns = {
             table: {column.name: column for column in own} for table, own in columns.items()
         }
@@ -164,18 +166,23 @@ class RankLog:
 
         What is unknown counts as 0: whoever asks knows which metrics are known.
         """
-        total = np.zeros((int(np.prod(CELLS_SHAPE)), len(FIELDS)), np.uint64)
+        if tuple(but) not in self._cells:  # a report asks for the first two several times
+            self._cells |= self._summed_cells((), (SETUP,), tuple(but))
+        return self._cells[tuple(but)]
+
+    def _summed_cells(self, *without: tuple[int, ...]) -> dict[tuple[int, ...], npt.NDArray[Any]]:
+        shape = (int(np.prod(CELLS_SHAPE)), len(FIELDS))
+        totals = {but: np.zeros(shape, np.uint64) for but in without}
         for part in self.parts(KERNEL, ("step", *AXES, *FIELDS)):
-            if but:
-                wanted = ~np.isin(part["step"], but)
-                part = {name: column[wanted] for name, column in part.items()}
             cell = np.ravel_multi_index(tuple(part[axis] for axis in AXES), CELLS_SHAPE)
-            begins = np.flatnonzero(np.diff(cell, prepend=-1))  # a part is ordered by cell
-            for index, field in enumerate(FIELDS):
-                known = np.maximum(part[field], 0).astype(np.uint64)
-                sums = np.add.reduceat(known, begins) if len(begins) else known
-                np.add.at(total[:, index], cell[begins], sums)
-        return total.view(CELL).reshape(CELLS_SHAPE)
+            known = [np.maximum(part[field], 0).astype(np.uint64) for field in FIELDS]
+            for but, total in totals.items():
+                rows = ~np.isin(part["step"], but) if but else slice(None)
+                begins = np.flatnonzero(np.diff(cell[rows], prepend=-1))  # ordered by cell
+                for index, field in enumerate(known):
+                    sums = np.add.reduceat(field[rows], begins) if len(begins) else field[:0]
+                    np.add.at(total[:, index], cell[rows][begins], sums)
+        return {but: total.view(CELL).reshape(CELLS_SHAPE) for but, total in totals.items()}
 
     def batches(self, name: str) -> npt.NDArray[np.int64]:
         """A column of the `batches` table, `UNKNOWN` where it is null. Shape (n,)."""
