@@ -206,7 +206,7 @@ int BPF_PROG(tobs_blk_issue, struct request *request)
 static __always_inline u32 bio_class(struct bio *bio, u32 slot, u32 class_of_call)
 {
 	struct inode *inode = bio_inode(bio);
-	u32 class = inode ? known_class(slot, inode) : TOBS_OTHER;
+	u32 class = inode ? known_class(slot, (u64)inode) : TOBS_OTHER;
 
 	if (class == TOBS_OTHER && (!inode || is_regular(inode) || holds_packed(inode)))
 		return class_of_call;

@@ -27,7 +27,8 @@ struct classes_map {
 	__uint(value_size, sizeof(struct inode_class));
 };
 
-/* Directories (or single files) whose class is known; the nearest ancestor decides. */
+/* Directories (or single files) whose class is known; the nearest ancestor decides. Checkpoints are kept
+ * here as well, from where none is forgotten: no path tells of them, nor does write-back know a path. */
 struct roots_map {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -95,9 +96,14 @@ __noinline int keep_class(u32 slot, u64 inode, u32 class, u32 epoch, u32 written
 {
 	struct inode_key key = key_of((struct inode *)inode);
 	struct inode_class value = { .epoch = epoch, .class = class, .written = written };
-	void *classes = bpf_map_lookup_elem(&session_classes, &slot);
+	void *classes = bpf_map_lookup_elem(&session_classes, &slot), *roots;
 
 	if (classes && bpf_map_update_elem(classes, &key, &value, BPF_ANY))
+		COUNT_LOSS(slot, classes);
+	if (class != TOBS_CHECKPOINT)
+		return 0;
+	roots = bpf_map_lookup_elem(&session_roots, &slot);
+	if (roots && bpf_map_update_elem(roots, &key, &class, BPF_ANY))
 		COUNT_LOSS(slot, classes);
 	return 0;
 }
@@ -107,19 +113,26 @@ __noinline int forget_class(u32 slot, u64 inode)
 {
 	struct inode_key key = key_of((struct inode *)inode);
 	void *classes = bpf_map_lookup_elem(&session_classes, &slot);
+	void *roots = bpf_map_lookup_elem(&session_roots, &slot);
 
 	if (classes)
 		bpf_map_delete_elem(classes, &key);
+	if (roots)
+		bpf_map_delete_elem(roots, &key);
 	return 0;
 }
 
-/* Class decided earlier for an inode, where there is no time for more. */
-static __always_inline u32 known_class(u32 slot, struct inode *inode)
+/* Class decided earlier for an inode, where there is no time for more. Global, as class_by_path. */
+__noinline u32 known_class(u32 slot, u64 inode)
 {
-	struct inode_key key = key_of(inode);
+	struct inode_key key = key_of((struct inode *)inode);
 	struct inode_class *known = in_session(&session_classes, slot, &key);
+	u32 *kept;
 
-	return known ? known->class : TOBS_OTHER;
+	if (known)
+		return known->class;
+	kept = in_session(&session_roots, slot, &key);
+	return kept ? *kept : TOBS_OTHER;
 }
 
 /* Python code lies in many places that nobody registers: the project, a notebook's folder. And so do
@@ -202,8 +215,8 @@ static __always_inline u32 class_by_magic(u64 magic)
 	return TOBS_OTHER;
 }
 
-/* Class of a regular file that is not known, or not of this epoch; `before`: what it was. */
-__noinline u32 decided_class(u32 slot, u64 inode_address, u64 name, u32 before, u32 written)
+/* Class of a regular file that is not known, or not of this epoch. */
+__noinline u32 decided_class(u32 slot, u64 inode_address, u64 name, u32 written)
 {
 	struct inode *inode = (struct inode *)inode_address;
 	struct dentry *dentry = (struct dentry *)name;
@@ -215,9 +228,6 @@ __noinline u32 decided_class(u32 slot, u64 inode_address, u64 name, u32 before, 
 	if (class == TOBS_OTHER && is_code(dentry))
 		class = TOBS_LIBRARY;
 	class = class_by_path(slot, (u64)dentry, class);
-	/* A checkpoint is known by who wrote it when, which no path tells: it stays one. */
-	if (before == TOBS_CHECKPOINT)
-		class = TOBS_CHECKPOINT;
 	keep_class(slot, inode_address, class, epoch, written);
 	return class;
 }
@@ -230,15 +240,10 @@ __noinline u32 regular_class(u32 slot, u64 inode, u64 name)
 {
 	struct inode_key key = key_of((struct inode *)inode);
 	struct inode_class *known = in_session(&session_classes, slot, &key);
-	u32 before = TOBS_OTHER, written = 0;
 
-	if (known) {
-		if (known->epoch == class_epoch(slot))
-			return known->class;
-		before = known->class;
-		written = known->written;
-	}
-	return decided_class(slot, inode, name, before, written);
+	if (known && known->epoch == class_epoch(slot))
+		return known->class;
+	return decided_class(slot, inode, name, known ? known->written : 0);
 }
 
 #endif

@@ -58,7 +58,7 @@ static __always_inline void keep_beneath(struct task_state *task, struct inode *
 	if (task->class == TOBS_OTHER || task->flags & CALL_COPIES ||
 	    !(task->flags & CALL_REGULAR) || (u64)inode == task->inode ||
 	    !is_overlaid((struct inode *)task->inode) ||
-	    known_class(task->slot, inode) != TOBS_OTHER)
+	    known_class(task->slot, (u64)inode) != TOBS_OTHER)
 		return;
 	keep_class(task->slot, (u64)inode, task->class, task->class_epoch, 0);
 }

@@ -8,7 +8,8 @@
 #include "names.h"
 #include "rights.h"
 
-#define MAX_ANCESTORS 8 /* main, fork server, worker, and some to spare */
+#define MAX_ANCESTORS 1024
+#define FEWER_ANCESTORS 8 /* without bpf_loop: main, fork server, worker, and some to spare */
 #define NO_PROCESS ((u32) - 1)
 
 static __always_inline u32 child_role(u32 parent_role, bool is_thread)
@@ -131,21 +132,37 @@ static __always_inline u32 other_process(struct task_struct *task, u32 slot)
 	return set && set->open ? set->tgid : NO_PROCESS;
 }
 
+/* A way up from a task to the process that a call is about. */
+struct ascent {
+	struct task_struct *task; /* NULL: it does not lead there */
+	struct tobs_control *call;
+	u64 other; /* the process of a session that may be nearer */
+};
+
+static long ascend(u32 index, struct ascent *ascent)
+{
+	struct task_struct *task = ascent->task;
+	struct task_struct *parent = READ(struct task_struct, task, real_parent);
+
+	if (READ(struct task_struct, task, tgid) == ascent->other || parent == task)
+		parent = NULL;
+	ascent->task = parent;
+	return !parent || is_meant(parent, ascent->call);
+}
+
 /* Whether a task stems from the process that a call is about, with no other session nearer. */
 static __always_inline bool descends(struct task_struct *task, struct tobs_control *call)
 {
-	u32 other = other_process(task, call->slot);
+	struct ascent ascent = { task, call, other_process(task, call->slot) };
 
-	for (int i = 0; i < MAX_ANCESTORS; i++) {
-		if (READ(struct task_struct, task, tgid) == other)
-			return false;
-		task = READ(struct task_struct, task, real_parent);
-		if (!task)
-			return false;
-		if (is_meant(task, call))
-			return true;
+	if (HAS_HELPER(loop)) {
+		bpf_loop(MAX_ANCESTORS, ascend, &ascent, 0);
+		return is_meant(ascent.task, call);
 	}
-	return false;
+	for (u64 i = 0; i < FEWER_ANCESTORS; i++)
+		if (ascend(i, &ascent))
+			break;
+	return is_meant(ascent.task, call);
 }
 
 /* The process of a call: tobs_control::tid is its training thread. */

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.kernel.classified import SIZE, new
 from tests.kernel.ground_truth import BLOCK, MIB, evict, rounded, write_file
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.processes import Outsider, in_child
 from tests.kernel_state import programs_off_here
 from trainobs.core.abi import FileClass, Op, Phase, Role
+from trainobs.probes.session_maps import KINDS
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -106,6 +108,39 @@ def test_a_checkpoint_is_known_when_the_kernel_writes_it_back(
     assert got.bytes(Op.WRITE, CHECKPOINT, MAIN) == size
     assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == rounded(size, BLOCK)
     assert got.roles(Op.BLOCK_WRITE, CHECKPOINT) <= {Role.KERNEL, Role.CHILD}
+
+
+def test_a_checkpoint_is_known_after_more_files_than_are_remembered(
+    monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    """So many that the kernel forgets classes, also of files that are looked up more than once."""
+    few = KINDS["session_classes"]._replace(entries=512)
+    monkeypatch.setitem(KINDS, "session_classes", few)
+    others = [new(place / "data" / f"{number}") for number in range(4096)]
+    observed = ObservedKernel()
+
+    def read_by_turns(two: list[Path]) -> None:
+        with two[0].open("rb") as first, two[1].open("rb") as second:
+            first.read()
+            second.read()
+
+    def save_and_sync() -> None:
+        path = place / "elsewhere.ckpt"
+        path.unlink(missing_ok=True)
+        save_as_checkpoint(observed, lambda: path.write_bytes(bytes(MIB)))
+        for at in range(0, len(others), 2):
+            read_by_turns(others[at : at + 2])
+        sync_file_system(place)
+        path.read_bytes()
+
+    try:
+        observed.data(place / "data")
+        got = observed.undisturbed(lambda: observed.during(save_and_sync))
+        assert got.bytes(Op.BLOCK_WRITE, CHECKPOINT) == MIB
+        assert got.bytes(Op.READ, CHECKPOINT) == MIB
+        assert got.bytes(Op.READ, DATA) == len(others) * SIZE
+    finally:
+        observed.stop()
 
 
 def test_small_files_that_share_a_block_request_are_all_counted(

@@ -101,9 +101,11 @@ def test_a_thread_that_was_there_before_is_a_thread(waiting: Waiting) -> None:
         observed.stop()
 
 
-@pytest.mark.parametrize(("name", "role"), [(None, CHILD), (WORKER_NAME, WORKER)])
-def test_a_child_that_was_there_before_is_known_by_its_name(
-    waiting: Waiting, name: str | None, role: Role
+@pytest.mark.parametrize(
+    ("name", "depth", "role"), [(None, 1, CHILD), (WORKER_NAME, 1, WORKER), (None, 40, CHILD)]
+)
+def test_a_descendant_that_was_there_before_is_known_by_its_name(
+    waiting: Waiting, name: str | None, depth: int, role: Role
 ) -> None:
     ready, tell_ready = os.pipe()
 
@@ -111,7 +113,10 @@ def test_a_child_that_was_there_before_is_known_by_its_name(
         os.write(tell_ready, b"x")
         waiting.wait_and_read()
 
-    child = fork(work, name)
+    def nest(depth: int) -> int:
+        return fork(work if depth == 1 else lambda: join(nest(depth - 1)), name)
+
+    child = nest(depth)
     os.read(ready, 1)
     observed = ObservedKernel()
     try:

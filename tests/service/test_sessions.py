@@ -124,6 +124,22 @@ def test_the_last_slots_are_for_users_who_have_none(sessions: Sessions) -> None:
         begin(sessions, LIMIT + 1, uid=LIMIT + 1)
 
 
+def test_a_session_is_guarded_until_it_follows_nobody(
+    probes: SharedProbes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a program with more rights would be followed that one of its processes runs meanwhile."""
+    call, seen = SharedProbes._call, set()
+
+    def look(self: SharedProbes, program: str, slot: int) -> int:
+        seen.add((program, *self._settings_of(slot)[:2]))
+        return call(self, program, slot)
+
+    probes.open(0, guarded=True).close()
+    monkeypatch.setattr(SharedProbes, "_call", look)
+    probes.close(0)
+    assert seen == {("tobs_release", 0, 1)}
+
+
 def test_a_session_that_cannot_be_ended_keeps_no_descriptor_of_its_client(
     sessions: Sessions, probes: SharedProbes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

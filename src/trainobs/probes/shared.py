@@ -193,7 +193,8 @@ class SharedProbes:
         The maps live on where they are still mapped.
         """
         with self._lock:
-            self._set(slot, 0, 0, 0, 0)
+            _, guarded, *_ = self._settings_of(slot)
+            self._set(slot, 0, guarded, 0, 0)  # what may not be looked into is let go of still
             # A task that was being born can slip through once, as its parent is let go of.
             while self._call("tobs_release", slot):
                 pass
