@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from traceback import format_exception
 
 import pytest
 import torch
@@ -118,6 +119,20 @@ def test_a_signal_while_a_fault_ends_the_run_reaches_the_loop(tmp_path, monkeypa
             pass
     monkeypatch.undo()
     watch.close()
+
+
+@pytest.mark.parametrize("handled", [function], indirect=True)
+@pytest.mark.usefixtures("handled")
+def test_a_signal_as_a_failed_training_ends_its_run_hides_no_fault(tmp_path) -> None:
+    def train() -> None:
+        with observe(run_dir=tmp_path / "run", probes="off", quiet=True) as obs:
+            observer = obs._session._observer
+            stop, observer.stop = observer.stop, lambda *what: (stop(*what), ring())
+            raise ValueError("the fault of the training")
+
+    with pytest.raises(RuntimeError, match="a signal came") as raised:
+        train()
+    assert "the fault of the training" in "".join(format_exception(raised.value))
 
 
 @pytest.mark.parametrize("handled", [function], indirect=True)

@@ -17,7 +17,7 @@ from trainobs.replay.parsing import parse
 from trainobs.replay.predict import Replay
 from trainobs.verdict import advice
 from trainobs.verdict.parts import Situation, parts_of
-from trainobs.verdict.rules import judge
+from trainobs.verdict.rules import judge, judge_by
 from trainobs.verdict.sentence import notes
 from trainobs.verdict.summed_steps import SummedSteps
 from trainobs.verdict.verdict import Cause, VerdictKind
@@ -74,6 +74,23 @@ def test_a_larger_quota_is_advised_where_its_size_is_known_of_all_the_run(
     now = SimpleNamespace(replay=object(), facts=facts)
     list(advice._replayed(VerdictKind.COMPUTE, Cause.QUOTA, now))
     assert tried == told
+
+
+@pytest.mark.parametrize(("quota", "told"), [(0.5, "a CPU quota of 1"), (None, None)])
+def test_a_larger_quota_is_advised_where_it_is_one_cause_of_two(quota, told):
+    """What a loader computes is the other."""
+    facts = replace(TWO_CPUS, usable_cpus=0.5, quota=quota is not None, workers=0)
+    lacks = {"sched__main_runqueue_ns": 50 * MS, "sched__throttled_ns": 50 * MS if quota else 0.0}
+    summed = SummedSteps()
+    summed.add(columns(**split(compute=40, cpu_wait=40) | lacks))
+    replay = SimpleNamespace(
+        predict=lambda _: SimpleNamespace(gain=(1.5, 2.0)),
+        can_try=lambda name: name == "cpus",
+        refused=None,
+    )
+    verdict = judge_by(replay, summed, facts)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, None)
+    assert (verdict.advice.text if verdict.advice else None) == told
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from inspect import getattr_static
 from types import CodeType, FrameType
+from typing import Any
 
 
 def let_signals_through() -> None:
@@ -27,6 +28,36 @@ def let_signals_through() -> None:
             raise error
         finally:
             del error  # it knows this frame, and would be kept by it with all others
+
+
+class Ending(ExitStack):
+    """An ExitStack after which an exception that a callback raised still has its context.
+
+    While an exception is handled, as where a training has failed, contextlib's takes that out of
+    what a callback raises: the fault of the training would be in no traceback.
+    """
+
+    def __exit__(self, *exception: Any) -> bool:
+        """Call all callbacks."""
+        handled = sys.exc_info()[1]
+        try:
+            return bool(super().__exit__(*exception))
+        except BaseException as error:
+            first, before = _contexts(error)[-1], _contexts(handled)
+            if handled is not None and first not in before:
+                first.__context__ = handled
+            raise
+        finally:
+            del handled
+
+
+def _contexts(error: BaseException | None) -> list[BaseException]:
+    """An exception, what was handled as it was raised, and so on."""
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__context__
+    return found
 
 
 def pass_on(error: BaseException, frame: FrameType) -> None:

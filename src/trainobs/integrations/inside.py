@@ -16,12 +16,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 from trainobs.core.errors import TrainobsError
-from trainobs.core.signals import pass_on
+from trainobs.core.signals import Ending, pass_on
 from trainobs.core.strict_json import dumps
 from trainobs.core.switch import switched_off
 from trainobs.core.version import __version__
@@ -247,7 +247,7 @@ class InsideObservation(Observation):
     def _end(self, outcome: str) -> None:
         if self._session is None:
             return
-        with ExitStack() as last:
+        with Ending() as last:
             last.callback(self._caller.close)
             last.callback(self._caller.tell, "ended", outcome=outcome)
             last.callback(super()._end, outcome)

@@ -22,7 +22,6 @@ import atexit
 import sys
 import threading
 from collections.abc import Iterable
-from contextlib import ExitStack
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,7 +29,7 @@ from typing import Any, TypeVar
 from torch.nn import Module
 
 from trainobs.core.errors import TrainobsError, shown
-from trainobs.core.signals import let_signals_through, stay_interrupted
+from trainobs.core.signals import Ending, let_signals_through, stay_interrupted
 from trainobs.core.switch import switched_off
 from trainobs.hooks.cuda import Cuda
 from trainobs.hooks.datasets import data_roots_of, workers_of
@@ -266,7 +265,7 @@ class Observation:
         if self in _running:
             _running.remove(self)
         try:
-            with ExitStack() as last:
+            with Ending() as last:
                 last.callback(session.stop, outcome)
                 if watch is not None:
                     last.callback(watch.close)

@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from traceback import clear_frames
@@ -19,7 +18,7 @@ from trainobs.core.coverage import CALLS, FEEDS, SCHEDULER, Coverage
 from trainobs.core.log import logger
 from trainobs.core.now import clocks
 from trainobs.core.records import DATA_IS_NAMED, RunInfo
-from trainobs.core.signals import let_signals_through, stay_interrupted
+from trainobs.core.signals import Ending, let_signals_through, stay_interrupted
 from trainobs.core.sink import Sink
 from trainobs.host.facts import host_facts
 from trainobs.host.procfs import has_rings, has_room_for_files
@@ -250,7 +249,7 @@ class Session:
 
     def _end(self, outcome: str) -> None:
         """May be done twice. A fault of one part keeps none of the others."""
-        with ExitStack() as parts:
+        with Ending() as parts:
             parts.callback(self._machine.close)
             parts.callback(self._stop_observer, outcome)
             parts.callback(self._let_go)
@@ -375,7 +374,7 @@ def _surely(action: Callable[[], None]) -> None:
 
 
 def _releasing(action: Callable[[], None]) -> None:
-    """Keep nothing alive by what was raised: it knows our frames, and an ExitStack's knows it."""
+    """Keep nothing alive by what was raised: it knows our frames, and an Ending's knows it."""
     try:
         action()
     except BaseException as error:

@@ -61,9 +61,18 @@ _Found = Iterator[Advice]
 _One = TypeVar("_One")
 
 
-def advise(kind: VerdictKind, cause: Cause | None, now: Situation) -> Advice | None:
-    """Of the changes that fit a verdict and surely help, the first `in_order`."""
-    found = list(_replayed(kind, cause, now))
+def advise(
+    kind: VerdictKind, cause: Cause | None, now: Situation, taken_by: Cause | None = None
+) -> Advice | None:
+    """Of the changes that fit a verdict and surely help, the first `in_order`.
+
+    Args:
+        kind: of the verdict.
+        cause: of the verdict.
+        now: the situation.
+        taken_by: who had the CPUs that were lacking, beside the cause.
+    """
+    found = list(_replayed(kind, cause, now, taken_by))
     replayed = {name for advice in found for name in advice.change}
     found += [one for one in _by_share(kind, cause, now) if not replayed & one.change.keys()]
     if cause is Cause.HANDOVER:
@@ -120,7 +129,9 @@ def told(advice: Advice) -> str:
     return f"{advice.text}: {gained(*advice.gain)} ({by})"
 
 
-def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
+def _replayed(
+    kind: VerdictKind, cause: Cause | None, now: Situation, taken_by: Cause | None = None
+) -> _Found:
     replay = now.replay
     if replay is None:
         return
@@ -141,9 +152,11 @@ def _replayed(kind: VerdictKind, cause: Cause | None, now: Situation) -> _Found:
     elif kind is VerdictKind.VALIDATION:
         yield from _try(replay, Change("validation", 0.5), "validate half as often")
     cpus = now.facts.usable_cpus if now.facts.most_cpus is None else None
-    if cause is Cause.OTHERS and cpus:
+    if Cause.OTHERS in (cause, taken_by) and cpus:
         yield from _try(replay, Change("cpus", cpus), "give this run CPUs of its own")
-    if cause is Cause.QUOTA and cpus and now.facts.quota:  # else nobody knows how large it is
+    if (
+        Cause.QUOTA in (cause, taken_by) and cpus and now.facts.quota
+    ):  # else nobody knows how large it is
         more = min(2 * cpus, now.facts.all_cpus or 2 * cpus)
         yield from _try(replay, Change("cpus", more), f"a CPU quota of {more:g}")
 

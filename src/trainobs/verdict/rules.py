@@ -144,7 +144,7 @@ def _verdict(kind: VerdictKind, ns: float, summed: SummedSteps, now: Situation) 
         may_be_read_again=kind is VerdictKind.LOADER and reads_again(now),
         knows_phases=now.knows_phases,
         evidence=tuple(evidence(now, costs or (kind,), found)),
-        advice=None if came_once else advise(kind, cause, now),
+        advice=None if came_once else advise(kind, cause, now, taken_by),
     )
 
 
