@@ -67,7 +67,8 @@ class LoaderListener:
 
     Attributes:
         elsewhere: whether another thread has gone through one of `observed`.
-        expected: the `BatchMatcher` whose loader, its `base`, is about to make torch's iterator.
+        expected: the `Matcher` that is to be told of iterators of torch's that are made.
+        given_tensors: the `GivenTensors` of this, once there is one.
         known_loaders: those of which an iterator was made.
         observed: loaders whose fetches are the loop's, by their identity.
         opens_steps: as above.
@@ -86,6 +87,7 @@ class LoaderListener:
         self.observed: dict[int, weakref.ref[Any]] = {}
         self.elsewhere = False
         self.expected: Any = None
+        self.given_tensors: Any = None
         self.known_loaders = KnownLoaders()
         self.clock = clock
         self.opens_steps = opens_steps
