@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from tests.integrations.test_batches_ahead import Files, Steps, bytes_in, found
 from trainobs import observe
+from trainobs.runlog.reader import RunLog
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -81,6 +82,8 @@ def test_tensors_that_are_passed_on_tell_their_batch(tmp_path, kind, workers):
     noted = train(tmp_path / "run", kind(inner))
     assert len(noted) == 2 * 7
     assert found(tmp_path / "run") == ({} if kind is Copied else noted)
+    settings = RunLog.open(tmp_path / "run").info["settings"]
+    assert settings.get("loader_workers") == (None if kind is Copied else workers)
 
 
 @pytest.mark.parametrize("kind", [iter, OneAhead])

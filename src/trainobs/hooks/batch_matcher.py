@@ -107,7 +107,7 @@ class BatchMatcher:
         self._watch.expected = self.base = None
         self._at, self._passes = at, at.passes
         self._number += number
-        self._watch.ledger.gives_later(at.loader)
+        self._watch.gives_later(at.loader, at.workers)
 
     def explain(self) -> None:
         """The wait that goes on is for the iterator itself, which asks for no batch in it."""

@@ -41,7 +41,7 @@ class GivenTensors:
     def __init__(self, watch: LoaderListener) -> None:
         self._watch = weakref.ref(watch)
         self._known: dict[int, tuple[weakref.ref[Tensor], Key | None]] = {}
-        self._told: set[int] = set()
+        self._workers: dict[int, int] = {}  # of loaders that were not told of
 
     @classmethod
     def of(cls, watch: LoaderListener) -> GivenTensors:
@@ -63,6 +63,9 @@ class GivenTensors:
     def makes(self, loader: object, at: LoaderPass) -> None:
         """An iterator of torch's was made meanwhile."""
         at.shown = (*at.shown, self)
+        if len(self._workers) > MOST_KEPT:
+            self._workers.clear()
+        self._workers[at.loader] = at.workers
 
     def fetched(self, at: LoaderPass, number: int, batch: object) -> None:
         """It gave the batch of this number."""
@@ -90,9 +93,8 @@ class GivenTensors:
         for loader, key in found.items():
             if key is None:
                 continue
-            if loader not in self._told:
-                self._told.add(loader)
-                watch.ledger.gives_later(loader)
+            if loader in self._workers:
+                watch.gives_later(loader, self._workers.pop(loader))
             watch.ledger.given([watch.clock.serial, *key])
 
     def explain(self) -> None:

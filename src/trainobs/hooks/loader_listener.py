@@ -154,6 +154,12 @@ class LoaderListener:
             self.clock.doubt()
         its.failed()
 
+    def gives_later(self, loader: int, workers: int) -> None:
+        """What is fetched from a loader, which has so many workers, is told as a step gets it."""
+        self.ledger.gives_later(loader)
+        if self.info.settings.get("loader_workers") is None:  # what is around it does not tell
+            self.info.settings["loader_workers"] = workers
+
     def turned(self, took_ns: int, workers_ns: int) -> None:
         """A loader started or ended, and some of that is surely its workers'."""
         if self.clock.phase == _LOADER:
