@@ -67,7 +67,8 @@ class LoaderListener:
 
     Attributes:
         elsewhere: whether another thread has gone through one of `observed`.
-        expected: the `BatchMatcher` whose loader, its `base`, is about to make torch's iterator.
+        expected: the `Matcher` that is to be told of iterators of torch's that are made.
+        given_tensors: the `GivenTensors` of this, once there is one.
         known_loaders: those of which an iterator was made.
         observed: loaders whose fetches are the loop's, by their identity.
         opens_steps: as above.
@@ -86,6 +87,7 @@ class LoaderListener:
         self.observed: dict[int, weakref.ref[Any]] = {}
         self.elsewhere = False
         self.expected: Any = None
+        self.given_tensors: Any = None
         self.known_loaders = KnownLoaders()
         self.clock = clock
         self.opens_steps = opens_steps
@@ -151,6 +153,12 @@ class LoaderListener:
         if self.clock.phase == _LOADER:
             self.clock.doubt()
         its.failed()
+
+    def gives_later(self, loader: int, workers: int) -> None:
+        """What is fetched from a loader, which has so many workers, is told as a step gets it."""
+        self.ledger.gives_later(loader)
+        if self.info.settings.get("loader_workers") is None:  # what is around it does not tell
+            self.info.settings["loader_workers"] = workers
 
     def turned(self, took_ns: int, workers_ns: int) -> None:
         """A loader started or ended, and some of that is surely its workers'."""

@@ -8,10 +8,10 @@ more. Of other loaders it is not known which worker made which batch.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset
 
@@ -22,6 +22,13 @@ from trainobs.hooks.loop_pass import Fetch, LoopPass
 from trainobs.hooks.marks import Marks
 from trainobs.hooks.sampler_time import next_turn, time_draws
 from trainobs.steps.fast_path import PassTracker
+
+
+class BatchView(Protocol):
+    """Is shown the batches of a pass."""
+
+    def fetched(self, at: LoaderPass, number: int, batch: object) -> None:
+        """Torch's iterator gave the batch of this number."""
 
 
 class LoaderPass(PassTracker):
@@ -36,18 +43,21 @@ class LoaderPass(PassTracker):
         marks: for batches that the training thread makes.
         until_one_ends: whether it is exact only until a worker has no data any more: each worker
             of a loader with an iterable data set makes what it has, in turn.
+        shown: those who are shown each batch that it gives, with the pass and its number.
         watches: those who are told, each by its one of `listeners`.
         due: number of the batch from which on something of the pass is to be noted again; 0 of
             one that nobody saw begin, of which nothing is.
     """
 
-    __slots__ = ("__weakref__", "_facts", "_loops", "_ref")
+    __slots__ = ("__weakref__", "_facts", "_loops", "_of", "_ref", "_turn", "shown")
 
     def __init__(self, loader: int, workers: int, exact: bool = False) -> None:
         super().__init__()
         self.loader, self.workers, self.exact = loader, workers, exact
         self._facts: Sequence[dict[str, Any]] = ()
         self._loops: dict[int, LoopPass] = {}
+        self.shown: Sequence[BatchView] = ()
+        self._of: Callable[[], object] = lambda: None
 
     @classmethod
     def first(cls, iterator: Any, loader: Any, serial: int, *, marked: bool) -> LoaderPass:
@@ -58,6 +68,7 @@ class LoaderPass(PassTracker):
         workers = worker_count(loader)
         begins = not workers or not getattr(iterator, "_num_yielded", 0)
         made = cls(serial, workers, marked and begins and _is_exact(loader))
+        made._of = weakref.ref(loader)
         if marked and not made.workers:
             made.marks = Marks(MAIN_WORKER, serial)
         made.until_one_ends = bool(made.workers) and isinstance(loader.dataset, IterableDataset)
@@ -68,6 +79,10 @@ class LoaderPass(PassTracker):
         key = id(iterator)
         self._ref = weakref.ref(iterator, partial(passes.pop, key))
         passes[key] = self
+
+    def is_of(self, loader: object) -> bool:
+        """Whether it goes over this loader."""
+        return self._of() is loader
 
     def again(self, loader: Any, *, marked: bool) -> None:
         """Persistent workers were told to begin again."""
@@ -106,17 +121,21 @@ class LoaderPass(PassTracker):
 
     def begin_noting(self, iterator: Any, facts: Sequence[dict[str, Any]]) -> None:
         """Write down what its batches show, from the first one on; where: `facts`."""
-        self._facts, self.due = facts, 1
+        self._facts, self._turn, self.due, self.shown = facts, 1, 1, ()
         time_draws(iterator, facts, is_first=True)
 
     def _note(self, iterator: Any, batch: object) -> None:
         """Write down how many tensors the first batch has; later on, time a turn of draws."""
-        if self.due == 1:
+        for one in self.shown:
+            one.fetched(self, self.number - 1, batch)
+        if self._turn == 1:
             for noted in self._facts:
                 note_tensors(noted, batch)
-        else:
+        elif self.number >= self._turn:
             time_draws(iterator, self._facts)
-        self.due = next_turn(self.number)
+        if self.number >= self._turn:
+            self._turn = next_turn(self.number)
+        self.due = self.number + 1 if self.shown else self._turn
 
     def void(self, *, over: bool) -> None:
         """It gave none: it is over, or an exception came, after which all is anybody's guess."""

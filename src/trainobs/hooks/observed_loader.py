@@ -7,7 +7,8 @@ from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from trainobs.hooks.batch_matcher import BatchMatcher, matcher_for
+from trainobs.hooks.batch_matcher import Matcher, matcher_for
+from trainobs.hooks.given_tensors import GivenTensors
 from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loader_pass import pass_of
 from trainobs.hooks.loop_pass import LoopPass
@@ -37,6 +38,7 @@ class ObservedLoader(ObjectProxy):
         if loop is None:
             return iter(inner)
         watch.safely(loop.start)
+        watch.safely(_expect, watch)
         try:
             made = iter(inner)
         except BaseException:
@@ -55,7 +57,7 @@ class ObservedIterator(ObservedLoader):
 
     __slots__ = ("trainobs_matcher", "trainobs_pass")
 
-    trainobs_matcher: BatchMatcher | None
+    trainobs_matcher: Matcher | None
     trainobs_pass: LoopPass | None
 
     def __new__(cls, inner: object, watch: LoaderListener, loop: LoopPass | None = None) -> Any:
@@ -96,7 +98,7 @@ class ObservedIterator(ObservedLoader):
             raise
         watch.safely(loop.got)
         if matcher is not None:
-            watch.safely(matcher.got)
+            watch.safely(matcher.got, batch)
         return batch
 
     def _followed(self, made: Iterator[Any], loop: LoopPass) -> Any:
@@ -129,6 +131,11 @@ class HeldIterator(ObjectProxy):
     def __del__(self) -> None:
         for loop in self.trainobs_passes:
             loop.drop()
+
+
+def _expect(watch: LoaderListener) -> None:
+    """An iterator of torch's may be made, before it is known who asks it."""
+    GivenTensors.of(watch).ask()
 
 
 def followed(iterator: Any, watch: LoaderListener, loop: LoopPass) -> Any:

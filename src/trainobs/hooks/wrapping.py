@@ -235,8 +235,8 @@ def _begin_pass(
                 watch.ledger.follow(begun.serial)
     at.begin_noting(iterator, begun.facts)
     for watch in watches:
-        if watch.expected is not None and watch.expected.base is loader:
-            watch.expected.begin(at)
+        if watch.expected is not None:
+            watch.expected.makes(loader, at)
 
 
 class _Rare:

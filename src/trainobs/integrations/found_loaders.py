@@ -12,7 +12,7 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainobs.core.abi import Phase
-from trainobs.hooks.batch_matcher import fetches_ahead
+from trainobs.hooks.batch_matcher import fetches_ahead, is_made_by_a_generator
 from trainobs.hooks.datasets import data_roots_of
 from trainobs.hooks.loader_facts import KnownLoaders, worker_count
 from trainobs.hooks.loader_pass import LoaderPass, passes, serials
@@ -30,23 +30,30 @@ class FoundPass(LoopPass):
         clock: of the training thread.
         asked: called as it does; returns whether the loop goes to it indeed.
         of: see `LoopPass`.
+        by_generator: whether one goes between it and the loop. If that fetches for a step twice,
+            it may fetch ahead.
     """
 
-    __slots__ = ("_asked",)
+    __slots__ = ("_asked", "_by_generator")
 
     def __init__(
         self,
         clock: StepClock,
         asked: Callable[[FoundPass], bool],
         of: object | None = None,
+        *,
+        by_generator: bool = False,
     ) -> None:
         super().__init__(clock, of, found=True)
         self._asked = asked
+        self._by_generator = by_generator
 
     def _look(self) -> None:
         clock = self.clock
         trains = torch.is_grad_enabled() and clock.phase != Phase.VALIDATION.value
         self.loop = trains and self._asked(self)
+        has_fetched = self.leads >= 0
+        self.unmatched |= self._by_generator and has_fetched and not clock.is_idle
         if self.loop:
             clock.measured.add(Phase.LOADER.value)
 
@@ -92,7 +99,9 @@ class UnnamedLoaders(LoaderWatch):
         if self._is_named:
             return super().starts(loader)
         known = self.add(loader)
-        loop = FoundPass(self.clock, partial(self._asked, known), known)
+        by_generator = is_made_by_a_generator()
+        asked = partial(self._asked, known)
+        loop = FoundPass(self.clock, asked, known, by_generator=by_generator)
         loop.unmatched = fetches_ahead()
         loop._look()
         loop.start(reads=reads_ahead(loader))

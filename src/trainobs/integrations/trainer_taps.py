@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from trainobs.core.abi import Phase
-from trainobs.hooks.batch_matcher import BatchMatcher, matcher_for
+from trainobs.hooks.batch_matcher import Matcher, matcher_for
 from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.steps.clock import StepClock
 
@@ -100,7 +100,7 @@ class TrainerTaps:
         on_fault: Callable[[], None],
     ) -> None:
         self._clock, self._watch = watch.clock, watch
-        self._matcher: BatchMatcher | None = None
+        self._matcher: Matcher | None = None
         self._on_end = on_end
         self._on_fault = on_fault
         self._evaluating = False
@@ -198,7 +198,7 @@ class _Fetching:
         batches: Iterator[Any],
         clock: StepClock,
         mark: Callable[..., None],
-        matcher: BatchMatcher | None,
+        matcher: Matcher | None,
     ) -> None:
         self._batches = batches
         self._matcher = matcher
@@ -222,7 +222,7 @@ class _Fetching:
         finally:
             self._mark(self._clock.end_fetch)
         if matcher is not None:
-            self._mark(matcher.got)
+            self._mark(matcher.got, batch)
         return batch
 
     def __getattr__(self, name: str) -> Any:
