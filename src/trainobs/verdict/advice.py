@@ -154,9 +154,8 @@ def _replayed(
     cpus = now.facts.usable_cpus if now.facts.most_cpus is None else None
     if Cause.OTHERS in (cause, taken_by) and cpus:
         yield from _try(replay, Change("cpus", cpus), "give this run CPUs of its own")
-    if (
-        Cause.QUOTA in (cause, taken_by) and cpus and now.facts.quota
-    ):  # else nobody knows how large it is
+    quota = now.facts.quota  # None: nobody knows how large it is
+    if Cause.QUOTA in (cause, taken_by) and cpus and quota:
         more = min(2 * cpus, now.facts.all_cpus or 2 * cpus)
         yield from _try(replay, Change("cpus", more), f"a CPU quota of {more:g}")
 
