@@ -44,7 +44,7 @@ class GivenTensors:
         self._workers: dict[int, int] = {}  # of loaders that were not told of
 
     @classmethod
-    def of(cls, watch: LoaderListener) -> GivenTensors:
+    def of_watch(cls, watch: LoaderListener) -> GivenTensors:
         """The one of a watch."""
         if watch.given_tensors is None:
             watch.given_tensors = cls(watch)

@@ -135,7 +135,7 @@ class HeldIterator(ObjectProxy):
 
 def _expect(watch: LoaderListener) -> None:
     """An iterator of torch's may be made, before it is known who asks it."""
-    GivenTensors.of(watch).ask()
+    GivenTensors.of_watch(watch).ask()
 
 
 def followed(iterator: Any, watch: LoaderListener, loop: LoopPass) -> Any:
