@@ -22,6 +22,7 @@ class Facts:
         quota: whether a quota of a control group is what limits it.
         quota_hidden: whether there may be another, of a group that the run does not see.
         memory_bytes: what each rank on the machine may have of its memory; None: unknown.
+        memory_limit_bytes: what its control groups allow, if that is less than the machine has.
         workers: worker processes of the training loader, 0 for none; None: unknown.
         prefetch: batches that each of them may be ahead.
         tensors: in a batch, at least, where all such loaders have as many; None: unknown.
@@ -53,6 +54,7 @@ class Facts:
     quota: bool = False
     quota_hidden: bool = False
     memory_bytes: float | None = None
+    memory_limit_bytes: float | None = None
     workers: int | None = None
     prefetch: int = 2
     tensors: int | None = None
@@ -117,6 +119,7 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
         quota=bool(quota and (not usable or quota < usable)),
         quota_hidden=bool(host.get("cpu_groups_hidden")),
         memory_bytes=_memory_bytes(host, ranks_here),
+        memory_limit_bytes=host.get("memory_limit_bytes"),
         workers=workers,
         prefetch=loader.get("prefetch_factor") or 2,
         tensors=_tensors(loaders),

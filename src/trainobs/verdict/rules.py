@@ -142,6 +142,7 @@ def _verdict(kind: VerdictKind, ns: float, summed: SummedSteps, now: Situation) 
         siblings_cpu_ratio=facts.siblings_cpu_ratio if by_others else 0.0,
         kernel_may_compute=cause is Cause.TRANSFORM and kernels_share(now) >= KERNELS,
         may_be_read_again=kind is VerdictKind.LOADER and reads_again(now),
+        memory_limit_bytes=facts.memory_limit_bytes,
         knows_phases=now.knows_phases,
         evidence=tuple(evidence(now, costs or (kind,), found)),
         advice=None if came_once else advise(kind, cause, now, taken_by),
