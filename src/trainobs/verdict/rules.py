@@ -13,7 +13,7 @@ from trainobs.verdict import metric_names as names
 from trainobs.verdict.advice import KERNELS, advise
 from trainobs.verdict.asleep import used_in_wait, why_kept
 from trainobs.verdict.causes import find, kernels_share, reads_again
-from trainobs.verdict.cpus import contention, is_full
+from trainobs.verdict.cpus import contention, is_full, lacked_share
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
 from trainobs.verdict.evidence import WORTH_SHOWING, evidence, metrics_of
 from trainobs.verdict.facts import Facts
@@ -273,9 +273,7 @@ def _when(summed: SummedSteps, kind: VerdictKind, times: tuple[str, ...], *, hel
 
 def _taken_by(now: Situation, cause: Cause | None) -> tuple[Cause | None, float]:
     """Who had the CPUs that were lacking, beside the cause; and the share of the step."""
-    lacked = known(now.ns(names.LOADER_CPU_WAIT)) + known(now.parts.runqueue)
-    share = min(1.0, lacked / now.parts.step)
-    who = contention(now)
+    share, who = lacked_share(now), contention(now)
     is_sure = who is Cause.QUOTA or (who is Cause.OTHERS and is_full(now))
     return (who if is_sure and share >= BOUND and who is not cause else None), share
 
