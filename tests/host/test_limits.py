@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from math import isnan
 from pathlib import Path
 
 import pytest
 
 from trainobs.host.cpu_limits import CpuLimits
 from trainobs.host.facts import host_facts
-from trainobs.host.group import FROZEN, THROTTLED, GroupLimits
+from trainobs.host.group import FROZEN, OOM_KILLS, THROTTLED, GroupLimits
 
 two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 
@@ -26,7 +27,7 @@ def enter(tmp_path: Path):
         folder = tmp_path / "cgroup" / group
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            (folder / name.replace("_", ".")).write_text(text)
+            (folder / name.replace("_", ".").replace("..", "_")).write_text(text)
 
     return enter
 
@@ -60,6 +61,44 @@ def test_what_a_group_was_frozen_is_told_by_the_group_itself(tmp_path, enter, mo
     assert limits.names == (FROZEN,)
     (tmp_path / "cgroup" / mount / "a/b/cgroup.stat.local").write_text("frozen_usec 700\n")
     assert limits.totals() == (2e5,)
+
+
+@pytest.mark.parametrize("name", ["memory_events", "memory_oom__control"])
+def test_the_oom_killers_own_count_of_the_group_is_told_also_of_who_it_killed(
+    tmp_path, enter, name
+):
+    def told(kills: int) -> dict[str, str]:
+        return {name: f"oom 9\noom_kill_disable 0\noom_kill {kills}\noom_group_kill 7\n"}
+
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "vmstat").write_text("oom_kill 50\n")
+    enter("a", **told(100))
+    enter("a/b", **told(3))
+    limits = GroupLimits(None, tmp_path / "proc", tmp_path / "cgroup")
+    assert (limits.names, limits.kills_of_machine) == ((OOM_KILLS,), False)
+    enter("a/b", **told(4))
+    assert limits.totals() == (1,)
+    enter("a/b", **told(6))
+    (tmp_path / "proc" / "self" / "cgroup").unlink()  # as of a process that is gone
+    assert limits.totals() == limits.totals() == (3,)
+    enter("")
+    assert limits.totals() == (3,)
+    assert isnan(limits.totals()[0])
+
+
+@pytest.mark.parametrize("lines", ["0::/\n", "4:memory:/../other\n", None])
+def test_where_the_group_does_not_tell_the_machines_kills_are_told(tmp_path, lines):
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    if lines:
+        (tmp_path / "proc" / "self" / "cgroup").write_text(lines)
+    vmstat = tmp_path / "proc" / "vmstat"
+    vmstat.write_text("nr_free_pages 7\noom_kill 50\n")
+    limits = GroupLimits(None, tmp_path / "proc", tmp_path / "cgroup")
+    assert (limits.names, limits.kills_of_machine) == ((OOM_KILLS,), True)
+    vmstat.write_text("nr_free_pages 7\noom_kill 52\n")
+    assert limits.totals() == (2,)
+    vmstat.write_text("nr_free_pages 7\n")  # before Linux 4.13
+    assert GroupLimits(None, tmp_path / "proc", tmp_path / "cgroup").names == ()
 
 
 def limits_of(host: dict[str, object], tid: int, root: Path) -> CpuLimits:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import memory_group
 from tests.kernel.ground_truth import sleep_timed
 from tests.kernel.observed import Counts, ObservedKernel
 from tests.kernel.processes import fork
@@ -23,31 +24,11 @@ LIMIT = 48 * MIB
 WAIT_S = 0.2
 
 
-def cgroup_root() -> tuple[Path, str]:
-    """Where cgroups with a memory limit can be made, and the file that holds the limit."""
-    for root, name in (
-        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
-        (Path("/sys/fs/cgroup"), "memory.max"),
-    ):
-        control = root / ("cgroup.subtree_control" if name == "memory.max" else "cgroup.procs")
-        if not control.exists() or not os.access(root, os.W_OK):
-            continue
-        if name != "memory.max" or "memory" in control.read_text():
-            return root, name
-    pytest.skip("no cgroup with a memory controller can be made here")
-
-
 @pytest.fixture
 def tight() -> Iterator[Path]:
     """A cgroup in which `LIMIT` bytes may be used."""
-    root, name = cgroup_root()
-    group = root / f"trainobs-test-{os.getpid()}"
-    group.mkdir()
-    try:
-        (group / name).write_text(str(LIMIT))
+    with memory_group.limited(LIMIT) as group:
         yield group
-    finally:
-        group.rmdir()
 
 
 def read_in(group: Path | None, path: Path) -> Callable[[], None]:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
+import numpy as np
+import pytest
+
+from tests.samples import busy_run
 from trainobs.analysis.summary import summarize
+from trainobs.core.records import SETUP
+from trainobs.report.losses import killed
 from trainobs.report.rank_rows import unended
 from trainobs.runlog.reader import RunLog
 
@@ -18,6 +25,21 @@ def test_what_the_numbers_lack_stands_above_the_verdict(write_run, open_page):
     assert "VerdictLost: steps are there twice, or those of another run" in text
     first.write_bytes(b"")
     assert "1 file of steps cannot be read" in open_page(run).page.text_content("#verdict")
+
+
+@pytest.mark.parametrize("has_steps", [True, False])
+def test_what_the_kernel_killed_for_want_of_memory_is_told(write_run, open_page, has_steps):
+    steps = busy_run(40)
+    steps.columns["memory/oom_kill_count"] = 2.0 * (np.arange(40) == 0)
+    if not has_steps:
+        steps = replace(steps.select(slice(0, 1)), step=np.array([SETUP]))
+        steps = replace(steps, batches=busy_run(1).batches)
+    host = {"oom_kills_of": "control group", "memory_limit_bytes": 10**9}
+    run = write_run(steps=steps, host=host)
+    told = killed(summarize(RunLog.open(run)))
+    assert told == "the kernel killed 2 processes of the run's control group (memory limit 1 GB)"
+    page = open_page(run).page
+    assert f"Out of memory: {told}." in page.text_content("#verdict" if has_steps else ".sentence")
 
 
 def test_a_rank_that_was_killed_is_named_as_in_the_report(write_run, open_page):

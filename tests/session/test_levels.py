@@ -38,6 +38,7 @@ WORKERS = {
     "memory/worker_major_fault_count",
     "memory/worker_rss_bytes",
     "memory/refault_count",
+    "memory/oom_kill_count",
     "sched/throttled_ns",
     "sched/frozen_ns",
 }

@@ -103,6 +103,17 @@ def test_growth_after_the_last_reading_counts_in_later_steps():
     assert totals.columns(steps(50, 60))["a"].tolist() == [0]
 
 
+def test_what_may_have_ended_the_steps_counts_in_the_last_of_them():
+    totals = Totals(("a", "b"), ending=("b",))
+    totals.add(0, (0.0, 0.0))
+    totals.add(19, (0.0, 1.0))
+    totals.add(21, (2.0, 2.0))
+    columns = totals.columns(steps(0, 10, 20))
+    assert (columns["a"].tolist(), columns["b"].tolist()) == ([0, 1], [0, 2])
+    totals.add(40, (2.0, 3.0))
+    assert totals.columns(steps(20, 21, 30, 40))["b"].tolist() == [0, 0, 1]
+
+
 def test_before_the_first_reading_of_a_counter_nothing_is_known():
     totals = Totals(("a",))
     assert np.isnan(totals.columns(steps(0, 10))["a"]).all()

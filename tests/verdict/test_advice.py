@@ -16,6 +16,7 @@ from trainobs.replay.changes import KNOWN
 from trainobs.replay.parsing import parse
 from trainobs.replay.predict import Replay
 from trainobs.verdict import advice
+from trainobs.verdict.facts import facts_from
 from trainobs.verdict.parts import Situation, parts_of
 from trainobs.verdict.rules import judge, judge_by
 from trainobs.verdict.sentence import notes
@@ -91,6 +92,37 @@ def test_a_larger_quota_is_advised_where_it_is_one_cause_of_two(quota, told):
     verdict = judge_by(replay, summed, facts)
     assert (verdict.kind, verdict.cause) == (VerdictKind.LOADER, None)
     assert (verdict.advice.text if verdict.advice else None) == told
+
+
+@pytest.mark.parametrize(
+    ("host", "others", "told"),
+    [
+        ({}, 0.02, "2 CPUs for this run"),
+        ({"cpu_quota": 1.5}, 0.02, "1.5 CPUs for this run"),
+        ({"cpu_count": 1}, 0.02, None),
+        ({"cpu_quota": 0.9}, 0.02, None),
+        ({"local_world_size": 2}, 0.02, None),  # the others may be for the other rank
+        ({"most_usable_cpu_count": 4}, 0.02, None),
+        ({}, 0.5, None),  # which of them had the one, or have the others, is not known
+    ],
+)
+@pytest.mark.parametrize("is_loader", [False, True])
+def test_more_cpus_are_advised_to_who_uses_all_that_affinity_allows(host, others, told, is_loader):
+    known = {"usable_cpu_count": 1, "cpu_count": 4, **host}
+    facts = facts_from({"settings": {"loader_workers": 0}, "host": known})
+    busy = {f"sched__{whose}_cpu_ns": 0.0 for whose in ("thread", "child")}
+    busy |= {"sched__main_runqueue_ns": 40 * MS, "sched__main_offcpu_ns": 42 * MS}
+    busy |= {"sched__worker_cpu_ns": 45 * MS, "sched__others_cpu_ratio": others}
+    busy |= split(compute=50, cpu_wait=50) if is_loader else {}
+    summed = SummedSteps()
+    summed.add(columns(**busy))
+    replay = SimpleNamespace(
+        predict=lambda _: SimpleNamespace(gain=(1.5, 2.0)),
+        can_try=lambda name: name == "cpus",
+        refused=None,
+    )
+    found = judge_by(replay, summed, facts).advice
+    assert (found.text if found else None) == told
 
 
 @pytest.mark.parametrize(
@@ -184,3 +216,14 @@ def test_workers_cannot_live_on_without_their_loader(monkeypatch, made, told):
     now = SimpleNamespace(replay=object(), facts=replace(TWO_CPUS, **made))
     list(advice._replayed(VerdictKind.LOADER, None, now))
     assert tried == told
+
+
+@pytest.mark.parametrize(
+    ("host", "end"), [({}, "not hold it"), ({"memory_limit_bytes": 10**9}, "group allows 1 GB")]
+)
+def test_the_limit_of_memory_that_could_not_hold_what_is_read_is_named(host, end):
+    summed = SummedSteps()
+    read = {"block__read_bytes": 8e6, "cache__miss_bytes": 8e6, "memory__refault_count": 1000}
+    summed.add(columns(**split(device=100), **read))
+    told = list(notes(judge(summed, facts_from({"host": host}))))
+    assert [line.endswith(end) for line in told] == [True]

@@ -13,6 +13,7 @@ from trainobs.host.procfs import PROC, read_bytes
 THROTTLED = "sched/throttled_ns"
 FROZEN = "sched/frozen_ns"
 REFAULTS = "memory/refault_count"
+OOM_KILLS = "memory/oom_kill_count"
 
 
 def _field(name: str) -> re.Pattern[bytes]:
@@ -27,7 +28,9 @@ _REFAULTS = {_field("workingset_refault_file"): 1}
 _FROZEN = {_field("frozen_usec"): 1000}
 """Of `cgroup.stat.local` (Linux 6.18): also what the groups above were frozen."""
 
-_MISSING: dict[str, int | None] = {THROTTLED: 0, REFAULTS: None, FROZEN: None}
+_OOM_KILLS = {_field("oom_kill"): 1}
+
+_MISSING: dict[str, int | None] = {THROTTLED: 0, REFAULTS: None, FROZEN: None, OOM_KILLS: None}
 """What a file without any of the fields says: a group that can have no quota, as that of all
 processes, has none for throttling."""
 
@@ -45,17 +48,25 @@ class GroupLimits:
         proc: where `/proc` is mounted.
         cgroup: where control groups are.
 
-    Source: Documentation/admin-guide/cgroup-v2.rst; Documentation/scheduler/sched-bwc.rst.
+    Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst;
+    Documentation/scheduler/sched-bwc.rst.
 
     Attributes:
         names: catalogue names, in the order of `totals`: what the groups do not tell is not there.
+        kills_of_machine: whether the OOM killer's are those of the whole machine, since the group
+            did not tell of its own as this began.
     """
 
     def __init__(self, tgid: int | None, proc: Path = PROC, cgroup: Path = CGROUP) -> None:
         self._tgid, self._proc, self._cgroup = tgid, proc, cgroup
-        self._membership = ""
-        self._asked = _asked("", cgroup)
-        self._last = self._counts()
+        self._membership = membership(proc, tgid)
+        self.kills_of_machine = False
+        self._asked: dict[str, _Asked] = {}
+        self._last: dict[str, _Counts] = {}
+        self._begin()
+        if not self._last[OOM_KILLS]:
+            self.kills_of_machine = True
+            self._begin()
         self._totals = {name: 0 for name, counts in self._last.items() if counts}
         self.names = tuple(self._totals)
 
@@ -64,23 +75,38 @@ class GroupLimits:
         last, self._last = self._last, self._counts()
         for name in self.names:
             self._totals[name] += _growth(last[name], self._last[name])
-        return tuple(float(self._totals[name]) if self._last[name] else nan for name in self.names)
+        known = self._last
+        self._enter()
+        return tuple(float(self._totals[name]) if known[name] else nan for name in self.names)
+
+    def _enter(self) -> None:
+        """Count from now on what other groups tell, if the process is in others."""
+        now = membership(self._proc, self._tgid)
+        if now and now != self._membership:  # who was killed is in none: its last one tells
+            self._membership = now
+            self._begin()
+
+    def _begin(self) -> None:
+        self._asked = self._files()
+        self._last = self._counts()
 
     def _counts(self) -> dict[str, _Counts]:
-        now = membership(self._proc, self._tgid)
-        if now != self._membership:
-            self._membership, self._asked = now, _asked(now, self._cgroup)
         return {name: _known(asked, _MISSING[name]) for name, asked in self._asked.items()}
 
-
-def _asked(groups: str, mount: Path) -> dict[str, _Asked]:
-    """The files of some groups that tell of each metric, and their fields."""
-    cpu, memory = (folders(groups, mount, name) for name in ("cpu", "memory"))
-    return {
-        THROTTLED: _files(cpu, "cpu.stat", _THROTTLED),
-        REFAULTS: _files(memory[:1], "memory.stat", _REFAULTS),
-        FROZEN: _files(own_of_version_2(groups, mount), "cgroup.stat.local", _FROZEN),
-    }
+    def _files(self) -> dict[str, _Asked]:
+        """The files of the groups that tell of each metric, and their fields."""
+        groups, mount = self._membership, self._cgroup
+        cpu, memory = (folders(groups, mount, name) for name in ("cpu", "memory"))
+        kills = _files(memory[:1], "memory.events", _OOM_KILLS)
+        kills |= _files(memory[:1], "memory.oom_control", _OOM_KILLS)  # of version 1
+        if self.kills_of_machine:
+            kills = _files([self._proc], "vmstat", _OOM_KILLS)
+        return {
+            THROTTLED: _files(cpu, "cpu.stat", _THROTTLED),
+            REFAULTS: _files(memory[:1], "memory.stat", _REFAULTS),
+            FROZEN: _files(own_of_version_2(groups, mount), "cgroup.stat.local", _FROZEN),
+            OOM_KILLS: kills,
+        }
 
 
 def _files(groups: Iterable[Path], name: str, fields: Mapping[re.Pattern[bytes], int]) -> _Asked:

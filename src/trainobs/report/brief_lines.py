@@ -13,6 +13,7 @@ from trainobs.core.labels import SHORT, label_of
 from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
 from trainobs.report.loaders import DID, did
+from trainobs.report.losses import killed
 from trainobs.report.rank_rows import late_because, straggler_told, unended
 from trainobs.report.rows import statement
 
@@ -79,9 +80,15 @@ def loader_and_storage(summary: Summary, most: int) -> Iterator[str]:
 
 def others(summary: Summary, most: int) -> Iterator[str]:
     """What only some runs have, in at most so many lines each."""
-    for tell in (_stopped, _checkpoints, _tables, _hot_rows, own_counters.brief, _ranks, _gpu):
+    of_it = (_checkpoints, _tables, _hot_rows, own_counters.brief, _ranks, _gpu)
+    for tell in (_killed, _stopped, *of_it):
         for line in tell(summary):
             yield from statement(line, most)
+
+
+def _killed(summary: Summary) -> Iterator[str]:
+    if told := killed(summary):
+        yield f"Out of memory: {told}"
 
 
 def _stopped(summary: Summary) -> Iterator[str]:

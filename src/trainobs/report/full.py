@@ -9,7 +9,14 @@ from trainobs.analysis.observed import observed_by
 from trainobs.analysis.summary import Summary, mean_of
 from trainobs.core.text import duration, printable
 from trainobs.report import hot_lookups, loaders, own_counters, rank_rows, sections, tables
-from trainobs.report.losses import lost, missing_files, not_observed, nothing_lost, unreadable
+from trainobs.report.losses import (
+    killed,
+    lost,
+    missing_files,
+    not_observed,
+    nothing_lost,
+    unreadable,
+)
 from trainobs.report.rows import paragraph
 from trainobs.report.sections import attached, own_share
 
@@ -57,6 +64,8 @@ def _header(summary: Summary) -> Iterator[str]:
     what = f"; {summary['steps_are']}" if summary["steps"] and summary["steps_are"] else ""
     yield from paragraph(steps + what, "  steps      ", " " * 13)
     yield f"  ended      {summary['outcome'] or 'not yet, or it was killed'}"
+    if told := killed(summary):
+        yield f"  no memory  {told}"
     yield f"  cost       {_cost(summary)}"
     losses = [*missing_files(summary), *lost(summary)] or [nothing_lost(summary)]
     for number, line in enumerate(losses):

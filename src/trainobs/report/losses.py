@@ -49,6 +49,18 @@ def told(summary: Summary) -> str | None:
     return f"Lost: {'; '.join(found)}." if found else None
 
 
+def killed(summary: Summary) -> str | None:
+    """What the kernel killed for want of memory; None if nothing, or nobody knows."""
+    count, host = summary["metrics"]["memory/oom_kill_count"]["sum"], summary["host"]
+    if not count:
+        return None
+    told = f"the kernel killed {counted(int(count), 'process', 'processes')}"
+    if host.get("oom_kills_of") != "control group":
+        return f"{told} of this machine, of this run or not"
+    limit = host.get("memory_limit_bytes")
+    return f"{told} of the run's control group{f' (memory limit {size(limit)})' if limit else ''}"
+
+
 def nothing_lost(summary: Summary) -> str:
     """What is said where nothing is known to be lost: a run that was killed cannot tell of more."""
     if summary["outcome"] is None:

@@ -34,6 +34,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "host.cpu_groups_hidden": (bool, NoneType),
     "host.memory_bytes": (int, NoneType),
     "host.memory_limit_bytes": (int, NoneType),
+    "host.oom_kills_of": (str,),
     "host.hostname": (str,),
     "host.kernel": (str,),
     "capabilities": (dict,),

@@ -13,7 +13,7 @@ from functools import partial
 from trainobs.core.log import logger
 from trainobs.host.counters import Pressure
 from trainobs.host.cpu_limits import CpuLimits
-from trainobs.host.group import GroupLimits
+from trainobs.host.group import OOM_KILLS, GroupLimits
 from trainobs.host.memory import WorkerMemory, own_faults
 from trainobs.host.numa import RemoteMemory
 from trainobs.host.others import NAME, WINDOW_NS, OthersCpu
@@ -88,7 +88,9 @@ class _HostReadings:
         self._numa = RemoteMemory()
         self._remote = Totals(self._numa.names)
         self._limits = GroupLimits(tgid)
-        self._kept = Totals(self._limits.names)
+        self._kept = Totals(self._limits.names, ending=(OOM_KILLS,))
+        if OOM_KILLS in self._limits.names:
+            host["oom_kills_of"] = "machine" if self._limits.kills_of_machine else "control group"
         self._cpus = CpuLimits(host, tgid, tid)
         self._others: OthersCpu | None = OthersCpu(tgid=tgid, tid=tid)
         self._taken = Gauges((NAME,), fresh_ns=3 * WINDOW_NS)

@@ -7,7 +7,7 @@ when steps are closed. All times are CLOCK_MONOTONIC in ns.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -125,10 +125,12 @@ class Totals:
 
     Args:
         names: metrics, in the order of `add`.
+        ending: those that may tell why the last step was the last: what was read after a step, as
+            it was asked for, is its own.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = tuple(names)
+    def __init__(self, names: Sequence[str], ending: Container[str] = ()) -> None:
+        self._names, self._ending = tuple(names), ending
         self._points: deque[tuple[int, tuple[float, ...]]] = deque(maxlen=MAX_POINTS)
         self._told: tuple[float, ...] | None = None
 
@@ -147,6 +149,9 @@ class Totals:
         columns = {}
         for index, name in enumerate(self._names):
             at_ends = np.floor(np.interp(ends, times, [totals[index] for _, totals in points]))
+            if name in self._ending:
+                at_ends = np.maximum(at_ends, told[index])
+                at_ends[-1] = points[-1][1][index]
             columns[name] = np.diff(at_ends, prepend=told[index])
         self._told = tuple(told[i] + float(columns[n].sum()) for i, n in enumerate(self._names))
         while len(self._points) > 1 and self._points[1][0] <= ends[-1]:

@@ -12,10 +12,10 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.workers import HAND_NS_PER_BYTE
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.causes import awaited_alone, kernels_share
-from trainobs.verdict.cpus import free_cpus, taken_by_others
+from trainobs.verdict.cpus import contention, free_cpus, lacked_share, taken_by_others
 from trainobs.verdict.facts import Facts
 from trainobs.verdict.handover import handed_over
-from trainobs.verdict.parts import Situation, known
+from trainobs.verdict.parts import BOUND, Situation, known
 from trainobs.verdict.verdict import Advice, Cause, VerdictKind
 
 LEAST = 1.05
@@ -158,6 +158,9 @@ def _replayed(
     if Cause.QUOTA in (cause, taken_by) and cpus and quota:
         more = min(2 * cpus, now.facts.all_cpus or 2 * cpus)
         yield from _try(replay, Change("cpus", more), f"a CPU quota of {more:g}")
+    more = min(2 * (cpus or inf), now.facts.machine_cpus or 0.0)
+    if cpus and more > cpus and lacked_share(now) >= BOUND and contention(now) is Cause.FULL:
+        yield from _try(replay, Change("cpus", more), f"{more:g} CPUs for this run")
 
 
 def _try(replay: Replay, change: Change, text: str) -> _Found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf, isnan
 
+from trainobs.verdict import metric_names as names
 from trainobs.verdict.parts import Situation, known
 from trainobs.verdict.verdict import Cause
 
@@ -52,6 +53,12 @@ def cpus_used(now: Situation) -> float:
     """CPUs that this run computes on, on average; NaN if unknown."""
     own = now.parts.step - now.ns("sched/main_offcpu_ns")
     return (own + sum(now.ns(name) for name in _USING)) / now.parts.step
+
+
+def lacked_share(now: Situation) -> float:
+    """Share of the step in which the training thread, or who made its batches, lacked a CPU."""
+    lacked = known(now.ns(names.LOADER_CPU_WAIT)) + known(now.parts.runqueue)
+    return min(1.0, lacked / now.parts.step)
 
 
 def is_full(now: Situation) -> bool:

@@ -19,9 +19,12 @@ class Facts:
         all_cpus: the same without a quota.
         most_cpus: the most that it ever might, without a quota, if that or the quota changed as the
             run went on; None: neither did.
+        machine_cpus: CPUs that it might use if affinity kept none from it; None: unknown, as where
+            the others may be for other ranks.
         quota: whether a quota of a control group is what limits it.
         quota_hidden: whether there may be another, of a group that the run does not see.
         memory_bytes: what each rank on the machine may have of its memory; None: unknown.
+        memory_limit_bytes: what its control groups allow, if that is less than the machine has.
         workers: worker processes of the training loader, 0 for none; None: unknown.
         prefetch: batches that each of them may be ahead.
         tensors: in a batch, at least, where all such loaders have as many; None: unknown.
@@ -50,9 +53,11 @@ class Facts:
     usable_cpus: float | None = None
     all_cpus: float | None = None
     most_cpus: float | None = None
+    machine_cpus: float | None = None
     quota: bool = False
     quota_hidden: bool = False
     memory_bytes: float | None = None
+    memory_limit_bytes: float | None = None
     workers: int | None = None
     prefetch: int = 2
     tensors: int | None = None
@@ -110,13 +115,16 @@ def facts_from(info: Mapping[str, Any]) -> Facts:
     loader: Mapping[str, Any] = next(iter(loaders), {})
     quota, usable = host.get("cpu_quota"), host.get("usable_cpu_count")
     most = host.get("most_usable_cpu_count")
+    alone = ranks_here == 1 and host.get("cpu_count")
     return Facts(
         usable_cpus=_usable_cpus(host, ranks_here),
         all_cpus=_usable_cpus({**host, "cpu_quota": None}, ranks_here),
         most_cpus=most / ranks_here if most else None,
+        machine_cpus=_usable_cpus({**host, "usable_cpu_count": None}, 1) if alone else None,
         quota=bool(quota and (not usable or quota < usable)),
         quota_hidden=bool(host.get("cpu_groups_hidden")),
         memory_bytes=_memory_bytes(host, ranks_here),
+        memory_limit_bytes=host.get("memory_limit_bytes"),
         workers=workers,
         prefetch=loader.get("prefetch_factor") or 2,
         tensors=_tensors(loaders),

@@ -13,7 +13,7 @@ from trainobs.verdict import metric_names as names
 from trainobs.verdict.advice import KERNELS, advise
 from trainobs.verdict.asleep import used_in_wait, why_kept
 from trainobs.verdict.causes import find, kernels_share, reads_again
-from trainobs.verdict.cpus import contention, is_full
+from trainobs.verdict.cpus import contention, is_full, lacked_share
 from trainobs.verdict.evenness import UnevenTime, in_some_steps, once, when
 from trainobs.verdict.evidence import WORTH_SHOWING, evidence, metrics_of
 from trainobs.verdict.facts import Facts
@@ -142,6 +142,7 @@ def _verdict(kind: VerdictKind, ns: float, summed: SummedSteps, now: Situation) 
         siblings_cpu_ratio=facts.siblings_cpu_ratio if by_others else 0.0,
         kernel_may_compute=cause is Cause.TRANSFORM and kernels_share(now) >= KERNELS,
         may_be_read_again=kind is VerdictKind.LOADER and reads_again(now),
+        memory_limit_bytes=facts.memory_limit_bytes,
         knows_phases=now.knows_phases,
         evidence=tuple(evidence(now, costs or (kind,), found)),
         advice=None if came_once else advise(kind, cause, now, taken_by),
@@ -272,9 +273,7 @@ def _when(summed: SummedSteps, kind: VerdictKind, times: tuple[str, ...], *, hel
 
 def _taken_by(now: Situation, cause: Cause | None) -> tuple[Cause | None, float]:
     """Who had the CPUs that were lacking, beside the cause; and the share of the step."""
-    lacked = known(now.ns(names.LOADER_CPU_WAIT)) + known(now.parts.runqueue)
-    share = min(1.0, lacked / now.parts.step)
-    who = contention(now)
+    share, who = lacked_share(now), contention(now)
     is_sure = who is Cause.QUOTA or (who is Cause.OTHERS and is_full(now))
     return (who if is_sure and share >= BOUND and who is not cause else None), share
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainobs.core.labels import label_among
-from trainobs.core.text import counted, duration, measured, percent
+from trainobs.core.text import counted, duration, measured, percent, size
 from trainobs.verdict.advice import told
 from trainobs.verdict.verdict import Cause, Verdict, VerdictKind
 
@@ -49,6 +49,10 @@ def lines(verdict: Verdict) -> Iterator[str]:
         yield f"advice: {told(verdict.advice)}"
 
 
+def _limit(limit: float | None) -> str:
+    return f": a control group allows {size(limit)}" if limit else ""
+
+
 def notes(verdict: Verdict) -> Iterator[str]:
     """What explains numbers that seem to contradict the sentence, or that it does not."""
     shares = {row.metric: row.share or 0.0 for row in verdict.evidence}
@@ -71,7 +75,7 @@ def notes(verdict: Verdict) -> Iterator[str]:
     if verdict.may_be_read_again:
         yield (
             "half or more of what is read from storage may have been in memory before, which could "
-            "not hold it"
+            f"not hold it{_limit(verdict.memory_limit_bytes)}"
         )
     if verdict.cpu_taken_by:
         share = percent(verdict.cpu_lacked_share)

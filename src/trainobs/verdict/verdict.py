@@ -147,6 +147,7 @@ class Verdict:
             the cause, may be the kernel's: its time is known of all threads, and not by who.
         may_be_read_again: whether half or more of what a loader reads from storage may have been in
             memory before: of all that the control group read, so much was read again.
+        memory_limit_bytes: what the control groups of the run allow it, if less than the machine.
         knows_phases: whether any phase of the steps is known, or the time of the training thread
             alone.
         evidence: rows of numbers, those that decided first.
@@ -174,6 +175,7 @@ class Verdict:
     siblings_cpu_ratio: float = 0.0
     kernel_may_compute: bool = False
     may_be_read_again: bool = False
+    memory_limit_bytes: float | None = None
     knows_phases: bool = True
     evidence: tuple[Evidence, ...] = ()
     advice: Advice | None = None

@@ -65,6 +65,18 @@ MACHINE: tuple[Metric, ...] = (
         "short of memory since it read them last.",
         f"Whether this process read them, or another of its group. {_BETWEEN}",
     ),
+    Metric(
+        "memory/oom_kill_count",
+        "processes",
+        MetricKind.SUM,
+        "the control group, /proc/vmstat",
+        "Processes of the control group of this process that the kernel's OOM killer killed; where "
+        "the group does not tell, those of the whole machine (host.oom_kills_of).",
+        "Which these were: another job of the group may be among them, and a writer process of "
+        "this run goes first. Each rank of a group counts the same ones. Groups below it count in "
+        "version 2 only. Read about once a second, and as steps are recorded: a step may have "
+        "those of a step beside it. What follows the last record of a training that was killed.",
+    ),
     kernel(
         "memory/reclaim_ns",
         Cells("ns", (Op.RECLAIM,)),

@@ -10,7 +10,7 @@ export function verdictSection({ verdict: { run, epochs }, would_help: help, sai
   const others = Object.entries(epochs);
   const muted = (text) => (text ? el("p", { class: "muted" }, text) : null);
   return section("verdict", "Verdict",
-    said.lost ? el("p", { class: "advice" }, said.lost) : null,
+    [said.lost, said.killed].filter(Boolean).map((text) => el("p", { class: "advice" }, text)),
     el("p", { class: "kind" }, run.text[0]),
     muted(said.meaning && [said.meaning, ...run.notes.map((note) => ` Note: ${note}.`)].join("")),
     run.advice ? el("p", { class: "advice" }, el("b", {}, "Advice: "), run.text.at(-1).replace(/^advice: /, "")) : null,
