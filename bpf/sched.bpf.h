@@ -38,7 +38,7 @@ static __always_inline u32 current_call(struct task_struct *current)
 	if (!HAS_HELPER(task_pt_regs)) /* user space knows: "tobs_await" */
 		return -1;
 	regs = (struct pt_regs *)bpf_task_pt_regs(current);
-	return is_32_bit_call(regs) ? -1 : syscall_number(regs);
+	return is_32_bit_call(regs) || !is_inside_call(regs) ? -1 : syscall_number(regs);
 }
 
 /*

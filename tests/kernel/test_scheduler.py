@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import freezer
 from tests.kernel.ground_truth import MIB, write_file
 from tests.kernel.jobs.batches import read_directly
 from tests.kernel.observed import ObservedKernel
@@ -25,6 +26,7 @@ SLEEP_S = 0.2
 BUSY_S = 0.5
 NAPS, NAP_S = 50, 0.002
 FIRST_S = 0.02
+FREEZES, FROZEN_S = 20, 0.03
 
 
 class Times(NamedTuple):
@@ -135,6 +137,31 @@ def test_to_open_a_pipe_that_nobody_writes_yet_is_no_wait_for_storage(
     writer.join()
     assert counted.ns(Op.OFFCPU, role=MAIN) > 0.8 * SLEEP_S * 1e9
     assert counted.wait_ns(Op.OFFCPU, role=MAIN) == 0
+
+
+def cut_again_and_again(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    while True:
+        os.ftruncate(descriptor, 0)
+
+
+def test_who_is_frozen_behind_a_call_does_not_sleep_for_what_it_asked_for(
+    observed: ObservedKernel, place: Path
+) -> None:
+    with freezer.group() as group:
+        child = fork(lambda: cut_again_and_again(place / "some"))
+        (group / "cgroup.procs").write_text(str(child))
+
+        def freeze() -> None:
+            for _ in range(FREEZES):
+                with freezer.frozen(group):
+                    time.sleep(FROZEN_S)
+                time.sleep(0.002)  # it goes on
+
+        got = observed.during(freeze)
+    os.waitpid(child, 0)
+    assert got.ns(Op.OFFCPU, role=Role.CHILD) > 0.8 * FREEZES * FROZEN_S * 1e9
+    assert got.wait_ns(Op.OFFCPU, role=Role.CHILD) < FROZEN_S * 1e9
 
 
 def test_a_crowd_makes_the_training_thread_queue(observed: ObservedKernel, hogs: None) -> None:
