@@ -92,6 +92,7 @@ static __always_inline void leave_cpu(struct task_state *task, struct task_struc
 	}
 	if (task->on_ns)
 		add(account_of(task), TOBS_ONCPU, TOBS_OTHER, 1, 0, now - task->on_ns, 0);
+	task->on_ns = 0; /* when it next gets a CPU may not be seen */
 	task->off_ns = now;
 	task->wake_ns = runnable ? now : 0;
 }
