@@ -7,7 +7,7 @@
 
 #if defined(__TARGET_ARCH_x86)
 struct pt_regs {
-	unsigned long di, si, dx, r10, r8, r9, orig_ax;
+	unsigned long di, si, dx, r10, r8, r9, ax, orig_ax;
 };
 #elif defined(__TARGET_ARCH_arm64)
 struct pt_regs {
@@ -28,6 +28,17 @@ static __always_inline u32 syscall_number(struct pt_regs *regs)
 	return regs->orig_ax;
 #else
 	return regs->syscallno;
+#endif
+}
+
+/* Whether a call is not over. Behind it, on its way back to user space, a task may sleep as well: frozen,
+ * or held back for its memory. */
+static __always_inline bool is_inside_call(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return (long)regs->ax == -ENOSYS;
+#else
+	return regs->regs[0] == regs->orig_x0;
 #endif
 }
 

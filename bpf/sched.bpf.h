@@ -38,7 +38,7 @@ static __always_inline u32 current_call(struct task_struct *current)
 	if (!HAS_HELPER(task_pt_regs)) /* user space knows: "tobs_await" */
 		return -1;
 	regs = (struct pt_regs *)bpf_task_pt_regs(current);
-	return is_32_bit_call(regs) ? -1 : syscall_number(regs);
+	return is_32_bit_call(regs) || !is_inside_call(regs) ? -1 : syscall_number(regs);
 }
 
 /*
@@ -92,6 +92,7 @@ static __always_inline void leave_cpu(struct task_state *task, struct task_struc
 	}
 	if (task->on_ns)
 		add(account_of(task), TOBS_ONCPU, TOBS_OTHER, 1, 0, now - task->on_ns, 0);
+	task->on_ns = 0; /* when it next gets a CPU may not be seen */
 	task->off_ns = now;
 	task->wake_ns = runnable ? now : 0;
 }

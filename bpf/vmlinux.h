@@ -343,6 +343,7 @@ enum bpf_func_id {
 #define REQ_OP_READ 0
 #define REQ_OP_WRITE 1
 #define REQ_META (1U << 12)
+#define ENOSYS 38
 #define TASK_RUNNING 0
 #define TASK_STOPPED 4 /* __TASK_STOPPED, include/linux/sched.h */
 #define TASK_TRACED 8

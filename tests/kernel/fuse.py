@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-LOOKUP, GETATTR, OPEN, READ, WRITE, FSYNC = 1, 3, 14, 15, 16, 20
-INIT, OPENDIR, READDIR = 26, 27, 28
-EMPTY = (18, FSYNC, 25, READDIR, 29)  # with RELEASE, FLUSH, RELEASEDIR: answered with nothing
+LOOKUP, GETATTR, SETATTR, OPEN, READ, WRITE, FSYNC = 1, 3, 4, 14, 15, 16, 20
+LISTXATTR, INIT, OPENDIR, READDIR = 23, 26, 27, 28
+EMPTY = (18, FSYNC, LISTXATTR, 25, READDIR, 29)
+"""With RELEASE, FLUSH, RELEASEDIR: answered with nothing."""
+
 UNANSWERED = (2, 42)  # FORGET, BATCH_FORGET
 DIRECT_IO = 1  # FOPEN_DIRECT_IO
 ROOT, FILE = 1, 2
@@ -73,7 +75,7 @@ def _answer(what: int, node: int, body: bytes, size: int, direct: bool) -> bytes
         return struct.pack("<IIIIHHIIHHIIHH", *flags) + bytes(20)
     if what == LOOKUP:
         return struct.pack("<QQQQII", FILE, 0, 1, 0, 0, 0) + _attributes(FILE, size)
-    if what == GETATTR:
+    if what in (GETATTR, SETATTR):
         return struct.pack("<QII", 0, 0, 0) + _attributes(node, size)
     if what == WRITE:
         (wanted,) = struct.unpack_from("<16xI", body)

@@ -106,8 +106,11 @@ def synced(path: Path) -> None:
         (fuse.READDIR, lambda path: os.listdir(path.parent)),
         (fuse.WRITE, save),
         (fuse.FSYNC, synced),
+        (fuse.SETATTR, lambda path: path.chmod(0o600)),
+        (fuse.SETATTR, os.utime),
+        (fuse.LISTXATTR, os.listxattr),
     ],
-    ids=["stat", "access", "listdir", "write", "fsync"],
+    ids=["stat", "access", "listdir", "write", "fsync", "chmod", "utime", "listxattr"],
 )
 def test_other_calls_that_sleep_for_a_server_sleep_for_storage(
     observed: ObservedKernel, tmp_path: Path, asked: int, ask: Callable[[Path], object]

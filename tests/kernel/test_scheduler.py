@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,10 +13,12 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import freezer
 from tests.kernel.ground_truth import MIB, write_file
 from tests.kernel.jobs.batches import read_directly
 from tests.kernel.observed import ObservedKernel
 from tests.kernel.processes import fork, join
+from tests.stolen import stolen_ns
 from trainobs.core.abi import RING, Op, Role
 
 pytestmark = pytest.mark.needs_bpf
@@ -25,6 +28,10 @@ SLEEP_S = 0.2
 BUSY_S = 0.5
 NAPS, NAP_S = 50, 0.002
 FIRST_S = 0.02
+FREEZES, FROZEN_S = 20, 0.03
+CROWD = 20
+ORPHANS = "for i in $(seq 30); do (sleep 0.01 &); done"
+"""For these the first process of the machine runs, which may be hidden from tracing."""
 
 
 class Times(NamedTuple):
@@ -137,6 +144,31 @@ def test_to_open_a_pipe_that_nobody_writes_yet_is_no_wait_for_storage(
     assert counted.wait_ns(Op.OFFCPU, role=MAIN) == 0
 
 
+def cut_again_and_again(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    while True:
+        os.ftruncate(descriptor, 0)
+
+
+def test_who_is_frozen_behind_a_call_does_not_sleep_for_what_it_asked_for(
+    observed: ObservedKernel, place: Path
+) -> None:
+    with freezer.group() as group:
+        child = fork(lambda: cut_again_and_again(place / "some"))
+        (group / "cgroup.procs").write_text(str(child))
+
+        def freeze() -> None:
+            for _ in range(FREEZES):
+                with freezer.frozen(group):
+                    time.sleep(FROZEN_S)
+                time.sleep(0.002)  # it goes on
+
+        got = observed.during(freeze)
+    os.waitpid(child, 0)
+    assert got.ns(Op.OFFCPU, role=Role.CHILD) > 0.8 * FREEZES * FROZEN_S * 1e9
+    assert got.wait_ns(Op.OFFCPU, role=Role.CHILD) < FROZEN_S * 1e9
+
+
 def test_a_crowd_makes_the_training_thread_queue(observed: ObservedKernel, hogs: None) -> None:
     got = measured(observed, lambda: burn(BUSY_S))
     assert got.queued > 0.1 * BUSY_S * 1e9  # or nothing was tested
@@ -203,3 +235,21 @@ def test_the_queueing_of_others_is_theirs(observed: ObservedKernel, hogs: None) 
     assert got.ns(Op.RUNQUEUE, role=Role.CHILD) > 0.5 * spare
     assert got.ns(Op.RUNQUEUE, role=MAIN) < 0.5 * SLEEP_S * 1e9
     assert got.count(Op.RUNQUEUE, role=Role.WORKER) == 0
+
+
+def test_a_crowd_has_no_more_cpu_time_than_there_is(observed: ObservedKernel) -> None:
+    """Where the kernel does not tell of each switch: one untold has counted the wait before it."""
+
+    def crowd() -> None:
+        pids = [fork(lambda: burn(BUSY_S)) for _ in range(CROWD)]
+        subprocess.run(["sh", "-c", ORPHANS], check=True)
+        for pid in pids:
+            join(pid)
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    stolen = stolen_ns()
+    got = observed.during(crowd)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    truth = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e9
+    seen = got.ns(Op.ONCPU, role=Role.CHILD)
+    assert 0.8 * truth < seen < 1.1 * truth + stolen_ns() - stolen

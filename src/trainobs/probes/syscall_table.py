@@ -87,6 +87,15 @@ _UNCOUNTED: dict[str, _Call] = {
         "unlink": (87, None),
         "symlink": (88, None),
         "readlink": (89, None),
+        "chdir": (80, 49),
+        "fchdir": (81, 50),
+        "chmod": (90, None),
+        "fchmod": (91, 52),
+        "chown": (92, None),
+        "fchown": (93, 55),
+        "lchown": (94, None),
+        "utime": (132, None),
+        "mknod": (133, None),
         "statfs": (137, 43),
         "fstatfs": (138, 44),
         "sync": (162, 81),
@@ -96,6 +105,13 @@ _UNCOUNTED: dict[str, _Call] = {
         "linkat": (265, 37),
         "symlinkat": (266, 36),
         "readlinkat": (267, 78),
+        "fchmodat": (268, 53),
+        "fchmodat2": (452, 452),
+        "fchownat": (260, 54),
+        "utimensat": (280, 88),
+        "utimes": (235, None),
+        "futimesat": (261, None),
+        "mknodat": (259, 33),
         "faccessat": (269, 48),
         "fallocate": (285, 47),
         "syncfs": (306, 267),
@@ -103,6 +119,7 @@ _UNCOUNTED: dict[str, _Call] = {
         "faccessat2": (439, 439),
         "close": (3, 57),
         "close_range": (436, 436),
+        **{f"xattr {n}": (188 + n, 5 + n) for n in range(12)},  # setxattr to fremovexattr
     }.items()
 }
 """Those that are never followed, but ask a file system."""

@@ -14,8 +14,8 @@ _UNTOLD = (
 )
 
 _STORAGE = (
-    "for storage: in reads of data, writes of checkpoints, calls that sync files or ask for their "
-    "names and sizes, and where the kernel says that it waits for I/O"
+    "for storage: in reads of data, writes of checkpoints, calls that sync files or ask for or "
+    "set their names and attributes, and where the kernel says that it waits for I/O"
 )
 
 _OTHER_CALLS = (
