@@ -25,7 +25,8 @@ static __always_inline u32 waits_for_storage(struct task_state *task, struct tas
 
 	waits |= in_call(task, TOBS_OPEN) & in_batch;
 	waits |= in_call(task, TOBS_READ) & (task->class == TOBS_DATA);
-	waits |= in_call(task, TOBS_WRITE) & (task->class == TOBS_CHECKPOINT);
+	waits |= in_call(task, TOBS_WRITE) & (task->class == TOBS_CHECKPOINT) &
+		 !(task->flags & CALL_COPIES); /* which may read from a pipe */
 	waits |= !!(machine.syscalls[number % TOBS_SYSCALLS].storage & state);
 	return waits * OFF_STORAGE;
 }
