@@ -162,20 +162,20 @@ def matcher_for(iterator: Any, watch: LoaderListener) -> Matcher | None:
     frame = iterator.gi_frame if type(iterator) is GeneratorType else None
     loader: Any = frame.f_locals.get("self") if frame is not None else None
     if frame is None or getgeneratorstate(iterator) != GEN_CREATED:
-        return GivenTensors.of(watch)
+        return GivenTensors.of_watch(watch)
     for (module, name), (ahead, where) in _AHEAD.items():
         if frame.f_code is not _code_of(module, name):
             continue
         base = getattr(loader, where, None)
         if not isinstance(base, DataLoader):  # of an older version, or not of torch
-            return GivenTensors.of(watch)
+            return GivenTensors.of_watch(watch)
         if name == "DataLoaderDispatcher" and loader.state.num_processes > 1:
             return None  # rank 0 makes a batch of several, or part of one
         skipped = getattr(loader, "skip_batches", 0)
         return BatchMatcher(iterator, watch, ahead=ahead, skipped=skipped, base=base)
     if isinstance(loader, DataLoader):
         return BatchMatcher(iterator, watch, base=loader)
-    return GivenTensors.of(watch)
+    return GivenTensors.of_watch(watch)
 
 
 def _code_of(module: str, name: str) -> object:
