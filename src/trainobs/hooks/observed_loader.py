@@ -115,7 +115,7 @@ class ObservedIterator(ObservedLoader):
 
 
 class HeldIterator(ObjectProxy):
-    """Stands for an iterator with persistent workers, as long as a loop has it.
+    """Stands for an iterator with persistent workers, or of torchdata's, as long as a loop has it.
 
     The loader keeps such an iterator, so that its end does not tell of a loop that breaks off.
     """
@@ -153,7 +153,7 @@ def followed(iterator: Any, watch: LoaderListener, loop: LoopPass) -> Any:
         return ObservedIterator(iterator, watch, loop)
     inner = inner_of(iterator)
     pass_of(inner).go_with(watch, loop)
-    if inner is iterator and inner._persistent_workers:
+    if inner is iterator and (inner._persistent_workers or hasattr(inner, "state_dict")):
         iterator = HeldIterator(inner)
     if inner is not iterator:
         iterator.trainobs_passes.append(loop)
