@@ -32,11 +32,19 @@ class Ear:
         self.marks = True
         self.watched = False
         self.followed: list[int] = []
+        self.later: list[int] = []
+        self.givens: list[list[int]] = []
         self.fetches: list[Got] = []
         self.turns: list[tuple[int, int, int]] = []
 
     def follow(self, loader: int) -> None:
         self.followed.append(loader)
+
+    def gives_later(self, loader: int) -> None:
+        self.later.append(loader)
+
+    def given(self, given: list[int]) -> None:
+        self.givens.append(given)
 
     def fetched(self, fetch: Fetch) -> None:
         self.fetches.append(Got(*array("q", bytes(fetch))))

@@ -144,6 +144,7 @@ def test_a_loader_around_a_loader_gets_batches_for_another_step(pair):
     assert pair.train(Ahead()) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     assert pair.ear.batches() == [(0, 0, 0), (0, 0, 1)]
     assert not any(fetch.delivered for fetch in pair.ear.fetches)
+    assert [number for *_, number in pair.ear.givens] == [0, 1]
 
 
 def test_loaders_in_another_thread_are_passed_over(pair):

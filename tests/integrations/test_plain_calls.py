@@ -248,3 +248,20 @@ def test_steps_of_an_optimizer_before_the_first_mark_are_told(
     assert told() == ["trainobs took the first 3 steps of an optimizer for steps"]
     assert "`obs.step()` was first used after them" in caplog.text
     assert steps_are(run_dir).endswith("but not the first 3: these are an optimizer's")
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's
+@pytest.mark.parametrize("optimizer", [True, False], ids=["optimizer", "no-optimizer"])
+def test_a_loader_that_takes_up_another_goes_on_with_the_steps(run_dir, optimizer):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    train = training() if optimizer else lambda _: None
+    with observe(run_dir=run_dir, probes="off") as obs:
+        left, taken_up = (stateful(torch.ones(8, 4)) for _ in range(2))
+        for batch in islice(obs.loader(left), 3):
+            train(batch)
+        taken_up.load_state_dict(left.state_dict())
+        for _ in range(2):
+            for batch in obs.loader(taken_up):
+                train(batch)
+    assert step_numbers(run_dir) == list(range(3 + 5 + 8))
+    assert read_steps(run_dir)["epoch"].to_pylist()[1:] == [0] * 3 + [1] * 5 + [2] * 8

@@ -6,13 +6,13 @@ Where it passes tensors on as they are, these tell. Those that it makes anew tel
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 from torch import Tensor
 
-from trainobs.hooks.loader_facts import parts_of
+from trainobs.hooks.loader_facts import inside
 from trainobs.hooks.loader_listener import LoaderListener
 from trainobs.hooks.loader_pass import LoaderPass
 
@@ -25,14 +25,16 @@ MOST_PARTS = 32
 MOST_KEPT = 1024
 """Tensors of batches that are remembered, not kept alive; of more, all are forgotten."""
 
+_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+
 Key = tuple[int, int, int, int]
 
 
 class GivenTensors:
     """Tells the ledger which batches of torch's are in what the iterators of a watch give.
 
-    A tensor that was in two batches tells nothing, and neither does what has tensors of two batches
-    of a loader.
+    A tensor that was in two batches before the loop got it tells nothing, and neither does what has
+    tensors of two batches of a loader.
 
     Args:
         watch: whose ledger and clock they are.
@@ -62,13 +64,16 @@ class GivenTensors:
 
     def makes(self, loader: object, at: LoaderPass) -> None:
         """An iterator of torch's was made meanwhile."""
-        at.shown = (*at.shown, self)
+        at.show_to(self)
         if len(self._workers) > MOST_KEPT:
             self._workers.clear()
         self._workers[at.loader] = at.workers
 
     def fetched(self, at: LoaderPass, number: int, batch: object) -> None:
         """It gave the batch of this number."""
+        watch = self._watch()
+        if watch is None or not watch.here():
+            return
         if len(self._known) > MOST_KEPT:
             self._known = {key: one for key, one in self._known.items() if one[0]() is not None}
         if len(self._known) > MOST_KEPT:
@@ -76,7 +81,7 @@ class GivenTensors:
         key = (at.loader, at.passes, *at.key_of(number)) if at.exact else None
         for tensor in _tensors(batch):
             known = self._known.get(id(tensor))
-            is_new = known is None or known[0]() is not tensor
+            is_new = known is None or known[0]() is not tensor or known[1] == key
             self._known[id(tensor)] = weakref.ref(tensor), key if is_new else None
 
     def got(self, batch: object) -> None:
@@ -89,6 +94,7 @@ class GivenTensors:
         for tensor in _tensors(batch):
             known, key = self._known.get(id(tensor), (lambda: None, None))
             if known() is tensor and key is not None:
+                del self._known[id(tensor)]
                 found[key[0]] = key if found.get(key[0], key) == key else None
         for loader, key in found.items():
             if key is None:
@@ -98,9 +104,25 @@ class GivenTensors:
             watch.ledger.given([watch.clock.serial, *key])
 
     def explain(self) -> None:
-        """Nothing is known of a wait for the iterator itself."""
+        """No iterator of torch's is to be made now."""
+        if (watch := self._watch()) is not None:
+            watch.expected = None
 
 
-def _tensors(batch: object) -> Iterator[Any]:
-    parts = parts_of(batch, MOST_PARTS)
-    return islice((part for part in parts if issubclass(type(part), Tensor)), MOST)
+def _tensors(batch: object) -> list[Any]:
+    """The first of a batch, in its order."""
+    tensors: list[Any] = []
+    for part in islice(_in_order((batch,)), MOST_PARTS):
+        if issubclass(type(part), Tensor):
+            tensors.append(part)
+            if len(tensors) == MOST:
+                break
+    return tensors
+
+
+def _in_order(parts: Iterable[object]) -> Iterator[object]:
+    for part in parts:
+        yield part
+        kind = type(part)
+        if kind not in _PLAIN and not issubclass(kind, Tensor):
+            yield from _in_order(inside(part))

@@ -140,8 +140,8 @@ def parts_of(batch: object, most: int = MOST_PARTS) -> list[object]:
     """Something and what is in it, as far as it is looked at: so many parts."""
     parts, seen = [batch], {id(batch)}
     for part in parts:  # which grows meanwhile
-        inside = () if issubclass(type(part), Tensor) else _inside(part)
-        for one in islice(inside, max(0, most - len(parts))):
+        contents = () if issubclass(type(part), Tensor) else inside(part)
+        for one in islice(contents, max(0, most - len(parts))):
             if id(one) not in seen:
                 seen.add(id(one))
                 parts.append(one)
@@ -166,7 +166,7 @@ def _tells(part: Any) -> bool:
     return is_shared or hasattr(kind, "set_epoch")
 
 
-def _inside(part: object) -> Iterable[object]:
+def inside(part: object) -> Iterable[object]:
     """What a part holds, by Python's own means: none of its code runs, which may change it."""
     kind = type(part)
     for holds, contents in _HOLDS:

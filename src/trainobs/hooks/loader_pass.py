@@ -124,6 +124,12 @@ class LoaderPass(PassTracker):
         self._facts, self._turn, self.due, self.shown = facts, 1, 1, ()
         time_draws(iterator, facts, is_first=True)
 
+    def show_to(self, view: BatchView) -> None:
+        """Show somebody each batch that is to come."""
+        self.shown = (*(one for one in self.shown if one is not view), view)
+        if self.due:
+            self.due = self.number + 1
+
     def _note(self, iterator: Any, batch: object) -> None:
         """Write down how many tensors the first batch has; later on, time a turn of draws."""
         for one in self.shown:

@@ -10,7 +10,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from trainobs.hooks.batch_matcher import Matcher, matcher_for
 from trainobs.hooks.given_tensors import GivenTensors
 from trainobs.hooks.loader_listener import LoaderListener
-from trainobs.hooks.loader_pass import pass_of
+from trainobs.hooks.loader_pass import pass_of, passes
 from trainobs.hooks.loop_pass import LoopPass
 from trainobs.hooks.object_proxy import ObjectProxy, inner_of
 
@@ -44,11 +44,15 @@ class ObservedLoader(ObjectProxy):
         except BaseException:
             watch.safely(loop.failed)
             raise
+        finally:
+            watch.expected = None
         observed: Iterator[Any] | None = watch.safely(self._followed, made, loop)
         watch.safely(loop.made)
         return made if observed is None else observed
 
     def _followed(self, made: Iterator[Any], loop: LoopPass) -> Any:
+        if at := passes.get(id(inner_of(made))):  # torch's own, whose fetches tell enough
+            at.shown = ()
         return followed(made, self.trainobs_watch, loop)
 
 
@@ -63,12 +67,17 @@ class ObservedIterator(ObservedLoader):
     def __new__(cls, inner: object, watch: LoaderListener, loop: LoopPass | None = None) -> Any:
         """Of the class of stand-ins for iterators like `inner`."""
         made = super().__new__(cls, inner, watch)
-        object.__setattr__(made, "trainobs_pass", loop)
-        matcher = watch.safely(matcher_for, inner, watch) if loop and loop.loop else None
-        object.__setattr__(made, "trainobs_matcher", matcher)
-        if matcher is not None:
-            watch.safely(matcher.explain)
+        made._goes_by(loop)
+        if made.trainobs_matcher is not None:
+            watch.safely(made.trainobs_matcher.explain)
         return made
+
+    def _goes_by(self, loop: LoopPass | None) -> None:
+        watch = self.trainobs_watch
+        matches = loop is not None and loop.loop
+        matcher = watch.safely(matcher_for, self.trainobs_inner, watch) if matches else None
+        object.__setattr__(self, "trainobs_pass", loop)
+        object.__setattr__(self, "trainobs_matcher", matcher)
 
     def __next__(self) -> Any:
         """The next batch."""
@@ -79,7 +88,7 @@ class ObservedIterator(ObservedLoader):
         loop = self.trainobs_pass
         if loop is None or loop.ended:
             loop = watch.safely(LoopPass, watch.clock)
-            object.__setattr__(self, "trainobs_pass", loop)
+            self._goes_by(loop)
         if loop is None:
             return next(inner)
         watch.safely(loop.ask)
@@ -106,7 +115,7 @@ class ObservedIterator(ObservedLoader):
 
 
 class HeldIterator(ObjectProxy):
-    """Stands for an iterator with persistent workers, as long as a loop has it.
+    """Stands for an iterator with persistent workers, or of torchdata's, as long as a loop has it.
 
     The loader keeps such an iterator, so that its end does not tell of a loop that breaks off.
     """
@@ -144,7 +153,7 @@ def followed(iterator: Any, watch: LoaderListener, loop: LoopPass) -> Any:
         return ObservedIterator(iterator, watch, loop)
     inner = inner_of(iterator)
     pass_of(inner).go_with(watch, loop)
-    if inner is iterator and inner._persistent_workers:
+    if inner is iterator and (inner._persistent_workers or hasattr(inner, "state_dict")):
         iterator = HeldIterator(inner)
     if inner is not iterator:
         iterator.trainobs_passes.append(loop)

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 from trainobs.core.records import RunInfo
 from trainobs.hooks import wrapping
+from trainobs.hooks.given_tensors import GivenTensors
 from trainobs.hooks.loader_listener import FetchLedger, LoaderListener
+from trainobs.hooks.loader_pass import passes
 from trainobs.hooks.object_proxy import inner_of
 from trainobs.hooks.observed_loader import ObservedIterator, ObservedLoader
 from trainobs.session.forks import register_fork_cleanup, unregister_fork_cleanup
@@ -39,7 +41,11 @@ class LoaderWatch(LoaderListener):
         if wrapping.is_told_of(given):
             self.add(given)
             return given
-        kind: Any = ObservedIterator if hasattr(type(given), "__next__") else ObservedLoader
+        kind: Any = ObservedLoader
+        if hasattr(type(given), "__next__"):  # what it gives may be torch's, made before
+            kind = ObservedIterator
+            for at in list(passes.values()):
+                GivenTensors.of_watch(self).makes(given, at)
         stand_in: Loader = kind(given, self)
         return stand_in
 
