@@ -41,7 +41,10 @@ FROM_6_18 = {"folio.flags", "mm_struct.flags"}
 NO_7_2 = {"task_struct.exec_state", "task_exec_state.dumpable"}
 NO_6_18 = {"folio___6_18.flags.f", "mm_struct___6_18.flags.__mm_flags[0]", *NO_7_2}
 
-NOT_KEPT = {"inode.i_mapping", "address_space.nrpages", "task_struct.thread_info.status"}
+NOT_KEPT = {
+    *("inode.i_mapping", "address_space.nrpages", "task_struct.thread_info.status"),
+    *("pt_regs.ax", "sock.sk_kern_sock"),
+}
 """What RHEL's kernels have as all do, and is read since their types were kept, which takes a kernel
 that is built from source."""
 NOT_KEPT_BEFORE_9_4 = {*NOT_KEPT, "request.start_time_ns"}
