@@ -72,6 +72,32 @@ def test_bytes_over_tcp_are_counted_once_at_each_end(
     assert got.metric("net/sent_bytes") == got.metric("net/received_bytes") == SIZE
 
 
+@pytest.mark.parametrize("other", [socket.IPPROTO_TCP, socket.IPPROTO_MPTCP])
+def test_a_socket_of_several_paths_is_the_run_s_and_not_the_kernel_s(
+    observed: ObservedKernel, other: int
+) -> None:
+    """The kernel makes sockets of its own for it, and hands one out where the other end has TCP."""
+    try:
+        server = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+    except OSError:
+        pytest.skip("this kernel has no MPTCP")
+    client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, other)
+    with server, client:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        client.connect(server.getsockname())
+        accepted, _ = server.accept()
+        with accepted:
+
+            def talk() -> None:
+                for one, to in ((client, accepted), (accepted, client)):
+                    one.sendall(bytes(1009))
+                    receive(to, 1009)
+
+            got = observed.during(talk)
+    assert got.bytes(Op.SEND, SOCKET) == got.bytes(Op.RECEIVE, SOCKET) == 2018
+
+
 def test_a_look_ahead_is_not_received(observed: ObservedKernel, connection: Ends) -> None:
     one, other = connection
 

@@ -71,7 +71,7 @@ class KnownLoaders:
             set_up: of its loader; of one set up alike it may be another data set each time.
             data_set: it.
         """
-        parts = parts_of(data_set)
+        parts = _parts(data_set)
         state = hash(tuple(part for part in parts if type(part) in (bool, int, float, str)))
         if len(self._before) >= MOST and set_up not in self._before:
             return True
@@ -130,18 +130,18 @@ def tensors_of(batch: object) -> int | None:
     PyG), but for what they keep in slots. None: an object does not tell what is in it.
     """
     try:
-        return sum(issubclass(type(part), Tensor) for part in parts_of(batch))
+        return sum(issubclass(type(part), Tensor) for part in _parts(batch))
     except Exception:
         let_signals_through()
         return None
 
 
-def parts_of(batch: object, most: int = MOST_PARTS) -> list[object]:
-    """Something and what is in it, as far as it is looked at: so many parts."""
+def _parts(batch: object) -> list[object]:
+    """Something and what is in it, as far as it is looked at."""
     parts, seen = [batch], {id(batch)}
     for part in parts:  # which grows meanwhile
         contents = () if issubclass(type(part), Tensor) else inside(part)
-        for one in islice(contents, max(0, most - len(parts))):
+        for one in islice(contents, MOST_PARTS - len(parts)):
             if id(one) not in seen:
                 seen.add(id(one))
                 parts.append(one)
