@@ -14,6 +14,7 @@ from tests.samples import EVERY_PROGRAM, batch, cells
 from trainobs.analysis.comparison.changes import changes
 from trainobs.analysis.comparison.conditions import conditions
 from trainobs.analysis.io.unnamed_reads import unnamed_bytes
+from trainobs.analysis.loaded import LoadedRun
 from trainobs.analysis.one_step import explain
 from trainobs.analysis.summary import summarize
 from trainobs.analysis.view import RunView
@@ -147,6 +148,10 @@ def test_numbers_of_data_are_unknown_to_programs_and_the_page_too(values, tmp_pa
     assert any(value is not None for value in shown) == is_known
     assert (RunView(found).piece("lanes/0")["batches"]["read_bytes"] == [1]) == is_known
     assert ("data_read_count" in full.render(summary)) == is_known
+    loaded = LoadedRun(tmp_path)
+    assert (loaded.steps["io/data_read_bytes"].null_count == 0) == is_known
+    assert (loaded.batches["read_bytes"].null_count == 0) == is_known
+    assert loaded.steps["step/duration_ns"].null_count == 0
     assert ("io/data_read_bytes" in piece(RunView(found), "summary")["doubtful"]) != is_known
 
 

@@ -14,7 +14,7 @@ from trainobs.core.catalogue import EMBEDDINGS, STEP_METRICS
 from trainobs.core.embedding_table import LOOKUP_FIELDS
 from trainobs.core.errors import SettingError
 from trainobs.core.own_counter import OwnCounter
-from trainobs.core.records import SETUP
+from trainobs.core.records import DATA_IS_NAMED, SETUP
 from trainobs.tensorboard import sink as sink_module
 from trainobs.tensorboard.latency import latency_values
 from trainobs.tensorboard.layout import LayoutWriter
@@ -55,6 +55,35 @@ def points(events, tag) -> dict[int, float]:
 def test_a_point_is_the_mean_of_its_window_and_a_window_that_is_cut_short_has_none(log):
     events = log(4, batch(range(10), io__read_bytes=1e6 * np.arange(10)))
     assert points(events, "io/read_MB") == {3: 1.5, 7: 5.5}
+
+
+@pytest.mark.parametrize(
+    ("named", "data", "thread", "is_known"),
+    [
+        (False, 0, 0, True),
+        (False, 0, 3_000_000, False),  # a pool of threads in the data set, say
+        (False, 9_000_000, 3_000_000, True),
+        (True, 0, 3_000_000, False),
+        (True, 1, 3_000_000, True),
+    ],
+)
+def test_points_of_data_are_left_out_where_that_is_unknown(named, data, thread, is_known, tmp_path):
+    sink = TensorBoardSink(EventFile(tmp_path), 2, every_tag=True)
+    sink.begin(info(settings={DATA_IS_NAMED: named}))
+    counted = [
+        (row, Op.READ, of, role, {"count": min(amount, 1), "bytes": amount})
+        for row in range(4)
+        for of, role, amount in (
+            (FileClass.DATA, Role.WORKER, data),
+            (FileClass.OTHER, Role.THREAD, thread),
+        )
+    ]
+    columns = {"io__data_read_bytes": [data] * 4, "io__read_bytes": [data + thread] * 4}
+    sink.write(batch(range(4), cells(4, *counted), **columns))
+    sink.end({})
+    tags = read(tmp_path).Tags()["scalars"]
+    assert ("trainobs/io/data_read_MB" in tags) == is_known
+    assert "trainobs/io/read_MB" in tags
 
 
 def test_a_user_s_counter_has_a_curve_and_one_for_each_role_on_request(tmp_path):

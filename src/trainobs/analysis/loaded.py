@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trainobs.analysis.io.unnamed_reads import OF_DATA, READ_FOR_A_BATCH, unnamed_bytes
 from trainobs.analysis.summary import Summary, summarize
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, EMBEDDINGS, KERNEL, STEPS
@@ -39,23 +41,23 @@ class LoadedRun:
 
     @cached_property
     def steps(self) -> Any:
-        """One row a step, with every metric."""
-        return whole_table(self._run, STEPS)
+        """One row a step, with every metric; what is not known in the end is null."""
+        return whole_table(self._run, STEPS, self._unknown(OF_DATA))
 
     @cached_property
     def batches(self) -> Any:
         """Batches of loaders: who made which, for which step."""
-        return whole_table(self._run, BATCHES)
+        return whole_table(self._run, BATCHES, self._unknown(READ_FOR_A_BATCH))
 
     @cached_property
     def kernel(self) -> Any:
         """What the kernel counted, by step, operation, class of file and role."""
-        return whole_table(self._run, KERNEL)
+        return whole_table(self._run, KERNEL, {})
 
     @cached_property
     def embeddings(self) -> Any:
         """Lookups by step and embedding table."""
-        return whole_table(self._run, EMBEDDINGS)
+        return whole_table(self._run, EMBEDDINGS, {})
 
     @cached_property
     def summary(self) -> Summary:
@@ -66,3 +68,11 @@ class LoadedRun:
     def verdict(self) -> str:
         """What bounds a step, in one sentence, or why that is not known."""
         return self.summary["verdict"]["run"]["text"][0]
+
+    def _unknown(self, of_data: Sequence[str]) -> dict[int, Sequence[str]]:
+        """Rank -> the columns whose numbers are known to be none, now that all was read."""
+        run = self._run
+        unknown = [
+            number for number, rank in run.ranks.items() if unnamed_bytes(run, rank) is not None
+        ]
+        return dict.fromkeys(unknown, of_data)

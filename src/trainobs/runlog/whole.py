@@ -1,6 +1,8 @@
-"""A table of the run log as it is on disk, of all ranks."""
+"""A table of the run log, of all ranks."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 
@@ -9,12 +11,13 @@ from trainobs.runlog.parquet import read_whole
 from trainobs.runlog.reader import RunLog
 
 
-def whole_table(run: RunLog, table: str) -> pa.Table | None:
+def whole_table(run: RunLog, table: str, unknown: Mapping[int, Collection[str]]) -> pa.Table | None:
     """A table, with the column `rank` in front; None where the run has none.
 
     Args:
         run: the run log; of it the files that can be read.
         table: `STEPS`, `BATCHES` and so on.
+        unknown: rank -> columns that are to be null in it.
 
     Raises:
         RunLogError: a file was damaged after the run was opened, or does not fit the others.
@@ -22,7 +25,7 @@ def whole_table(run: RunLog, table: str) -> pa.Table | None:
     parts = []
     for number, rank in run.ranks.items():
         for path in rank.files[table]:
-            part = read_whole(path)
+            part = _without(read_whole(path), unknown.get(number, ()))
             parts.append(part.add_column(0, "rank", pa.array([number] * len(part), pa.int32())))
     try:
         # A column that came up later, or in one rank alone, is null in the others.
@@ -33,3 +36,10 @@ def whole_table(run: RunLog, table: str) -> pa.Table | None:
             found=f"{run.path}: {str(error).partition(chr(10))[0]}",
             do="restore them from where the run wrote them",
         ) from error
+
+
+def _without(part: pa.Table, columns: Collection[str]) -> pa.Table:
+    for at, field in enumerate(part.schema):
+        if field.name in columns:
+            part = part.set_column(at, field, pa.nulls(len(part), field.type))
+    return part

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trainobs.core.errors import SettingError
-from trainobs.core.records import SETUP, RunInfo, StepTable
+from trainobs.core.records import DATA_IS_NAMED, SETUP, RunInfo, StepTable
 from trainobs.core.sink import Points, Sink
 from trainobs.core.unforked import unforked
 from trainobs.tensorboard import protos
 from trainobs.tensorboard.curves import Curves
 from trainobs.tensorboard.event_file import EventFile, EventWriter
+from trainobs.tensorboard.known_data import KnownData
 from trainobs.tensorboard.latency import latency_values
 from trainobs.tensorboard.values import scalars, text_value
 from trainobs.tensorboard.window import STEPS_ALONE, StepWindows, WindowEnds, WindowPoints
@@ -112,6 +113,7 @@ class TensorBoardSink(Sink):
         self._every_tag = every_tag
         self._offset_ns = 0
         self._windows = StepWindows(every_tag)
+        self._known_data = KnownData()
         self._curves = Curves()
         self._step = SETUP
         self._end_ns = 0
@@ -143,6 +145,8 @@ class TensorBoardSink(Sink):
         """Take the next closed steps, and log at those that end a window."""
         known = table.step != SETUP
         steps = table if known.all() else table.select(known)
+        named = self._info is not None and bool(self._info.settings.get(DATA_IS_NAMED))
+        self._known_data.take(table, named=named)
         self._begin_tables()
         if not len(steps):
             return
@@ -225,7 +229,7 @@ class TensorBoardSink(Sink):
             self._tables.add(steps.lookups[inside])
 
     def _log_window(self, window: WindowPoints) -> None:
-        points = window.points
+        points = self._known_data.of(window.points)
         if self._tables is not None:
             points += self._tables.scalars(window.step_count)
         made = self._curves.of(Points(window.step, window.end_ns, points))
