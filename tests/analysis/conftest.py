@@ -23,7 +23,7 @@ def write_run(tmp_path) -> Callable[..., Path]:
 
     def write(name: str = "run", rank: int = 0, summary=None, wall_ns: int = 1, **facts) -> Path:
         path = tmp_path / name
-        facts = info(rank=rank, host={"hostname": "node7", "kernel": "6.18"}, **facts)
+        facts = info(rank=rank, **{"host": {"hostname": "node7", "kernel": "6.18"}, **facts})
         facts.clock = {"monotonic_ns": 0, "wall_ns": wall_ns}
         sink = RunLogSink(path, rank)
         sink.begin(facts)

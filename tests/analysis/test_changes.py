@@ -96,3 +96,25 @@ def test_workers_live_on_by_two_settings_together(write_run, monkeypatch, old, n
     assert asked == (replayed or [])
     assert (found.gain is not None) == bool(replayed)
     assert ("does not tell" in (found.why_not or "")) == (replayed is None)
+
+
+@pytest.mark.parametrize(("taken", "replayed"), [(None, False), (0.05, True), (0.5, False)])
+def test_more_cpus_are_replayed_where_no_other_process_takes_of_them(
+    write_run, monkeypatch, taken, replayed
+):
+    runs = []
+    for name, count in (("old", 1), ("new", 2)):
+        host = {"hostname": "here", "usable_cpu_count": count, "cpu_count": 4}
+        runs.append(RunLog.open(write_run(name, host=host)))
+    asked = []
+
+    class Replay:
+        def predict(self, changes):
+            asked.extend(changes)
+            return Prediction(1.0, 1.0, (1.5, 2.0))
+
+    monkeypatch.setattr(module, "replayed", lambda _: Replay())
+    monkeypatch.setattr(module, "others_share", lambda _: taken)
+    found = predicted(runs[0], changes([runs[0]], [runs[1]]))
+    assert [(change.name, change.value) for change in asked] == [("cpus", 2.0)] * replayed
+    assert (found.gain is not None) == replayed

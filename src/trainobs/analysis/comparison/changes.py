@@ -245,8 +245,16 @@ def _change(old: RunLog, name: str, before: Any, value: Any) -> list[str] | None
         return [f"threads={value}"]
     if name == "prefetch_factor":
         return [f"prefetch={value}"] if value else []
+    if name == "cpus" and _has_its_cpus(old):
+        return [f"cpus={value}"]
     if name == OTHERS and not facts_from(old.info).quota:
         return [f"others={min(value, 0.99)}"]
     if name == _COLD and value < before:
         return ["cached"]
     return None
+
+
+def _has_its_cpus(run: RunLog) -> bool:
+    """Whether little was taken of its CPUs, as a replay has it of others."""
+    taken = others_share(run)
+    return taken is not None and taken < NOTABLE
