@@ -269,3 +269,47 @@ def test_lookups_of_a_dict_of_tensors_in_compiled_code_are_unknown_too(caplog, m
     assert rows["step"].tolist() == [0, 1, 2]
     assert (rows["lookup_count"] != rows["lookup_count"]).all()
     assert caplog.text.count("found: a TensorDict of ids") == 1
+
+
+class Breaking(KeyedJaggedTensor):
+    def lengths(self):
+        torch._dynamo.graph_break()
+        return super().lengths()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")  # a clock
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_collections_that_are_compiled_in_parts_are_counted(monkeypatch, gives_up):
+    """TorchRec's forward breaks the graph, so the hooks of each are compiled alone, and alike.
+
+    gives_up: of what reads the ids, Dynamo compiles the first and runs the others as they are.
+    """
+    monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # a compiler leaves its thread
+    model, steps = nn.ModuleList(), Steps()
+    for name in ("a", "b"):
+        table = EmbeddingBagConfig(
+            name=name, num_embeddings=9, embedding_dim=4, feature_names=[name]
+        )
+        model.append(EmbeddingBagCollection(tables=[table]))
+
+    def forward(of_a, of_b):
+        return model[0](of_a).values().sum() + model[1](of_b).values().sum()
+
+    lookups = ModelLookups(model, lambda: steps.serial, every=1)
+    torch._dynamo.reset()
+    compiled = torch.compile(forward, backend="eager")
+    for count in (2, 3, 4):
+        steps.begin()
+        of_both = [
+            (Breaking if gives_up else KeyedJaggedTensor)(
+                [key], torch.arange(count), lengths=torch.ones(count, dtype=int)
+            )
+            for key in ("a", "b")
+        ]
+        with torch._dynamo.config.patch(recompile_limit=1 if gives_up else 8):
+            compiled(*of_both).backward()
+    rows = lookups.rows(steps.closed())
+    lookups.close()
+    assert rows["lookup_count"].tolist() == [2, 2, 3, 3, 4, 4]
+    assert rows["unique_rows"].tolist() == [2, 2, 3, 3, 4, 4]

@@ -118,13 +118,13 @@ class SiteHook(DroppedOnCopy):
         """What the module was called with, from what a compiled graph tells."""
         return asked
 
-    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: int) -> None:
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: str) -> None:
         """Put the note into the graph that is being compiled."""
         ids = args[0] if args else kwargs.get("input")
         if isinstance(ids, torch.Tensor) and opaque.fits(handle):
             opaque.note("lookup", handle, ids, _offsets(args, kwargs))
 
-    def _register(self) -> int | None:
+    def _register(self) -> str | None:
         try:
             return opaque.register(self)
         except ImportError:
@@ -287,7 +287,7 @@ class BatchedHook(SiteHook):
         super().__init__(site, buffer)
         self._keys = tuple(site.features)
 
-    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: int) -> None:
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: str) -> None:
         """Its offsets would be worked on in the graph: what is compiled goes unseen."""
 
     def _call(

@@ -34,7 +34,7 @@ class JaggedHook(SiteHook):
         values, lengths, keys, bags = asked
         return (KeyedJaggedTensor(list(keys), values, lengths=lengths, **_strides(list(bags))),)
 
-    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: int) -> None:
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], handle: str) -> None:
         features = args[0] if args else kwargs.get(self._ids_name)
         if isinstance(features, KeyedJaggedTensor) and opaque.fits(handle):
             values, lengths = features.values(), features.lengths()

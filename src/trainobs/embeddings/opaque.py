@@ -31,12 +31,12 @@ class _Hook(Protocol):
         """What is asked for from now on goes unseen."""
 
 
-_hooks: WeakValueDictionary[int, _Hook] = WeakValueDictionary()
+_hooks: WeakValueDictionary[str, _Hook] = WeakValueDictionary()
 _last = 0
 
 
-def register(hook: _Hook) -> int:
-    """A number by which compiled code knows a hook.
+def register(hook: _Hook) -> str:
+    """A name by which compiled code knows a hook: Dynamo would make a variable of a number.
 
     Raises:
         ImportError: this torch has no operators with effects.
@@ -44,31 +44,33 @@ def register(hook: _Hook) -> int:
     global _last
     _define()
     _last += 1
-    _hooks[_last] = hook
-    return _last
+    _hooks[str(_last)] = hook
+    return str(_last)
 
 
-def forget(number: int) -> None:
-    """Compiled code that has this number does nothing with it from now on."""
-    _hooks.pop(number, None)
+def forget(name: str) -> None:
+    """Compiled code that has this name does nothing with it from now on."""
+    _hooks.pop(name, None)
 
 
 _HOLDS_NOTES = {"tag_activation_checkpoint"}
 """Operators that take functions, in whose functions a note works."""
 
 
-def _trainobs_note_fits(number: int) -> bool:
+def _trainobs_note_fits(name: str) -> bool:
     """Whether a note may stand where the graph is now; if not, its hook is told.
 
     It runs while the graph is made, and its answer is a constant there. Dynamo leaves the answer in
-    the globals of what it compiles, by the name of this function.
+    the globals of what it compiles, by the name of this function. Where Dynamo gave up on what
+    calls it, it runs as it is, and so does the note.
     """
-    output = _graph()
-    if output.export:
-        return False
-    around = {_name(target) for _, target in output.current_tracer.source_fn_stack}
+    output, around = _graph(), set()
+    if output is not None:
+        if output.export:
+            return False
+        around = {_name(target) for _, target in output.current_tracer.source_fn_stack}
     in_transform = under_transform() is not None
-    hook = _hooks.get(number)
+    hook = _hooks.get(name)
     if hook is None or not (in_transform or around - _HOLDS_NOTES):
         return hook is not None
     where = "a transform of torch.func" if in_transform else ", ".join(sorted(around))
@@ -77,10 +79,13 @@ def _trainobs_note_fits(number: int) -> bool:
 
 
 def _graph() -> Any:
-    """The graph that is being made, as Dynamo keeps it; it has no types before torch 2.6."""
+    """The graph that is being made, as Dynamo keeps it, or None; no types before torch 2.6."""
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
-    return InstructionTranslator.current_tx().output
+    try:
+        return InstructionTranslator.current_tx().output
+    except AttributeError:  # none is being made
+        return None
 
 
 def _name(target: Any) -> str:
@@ -92,24 +97,24 @@ def _name(target: Any) -> str:
 fits: Any = torch.compiler.assume_constant_result(_trainobs_note_fits)  # type: ignore[no-untyped-call]
 
 
-def _trainobs_note_lost(number: int, found: str, do: str) -> None:
+def _trainobs_note_lost(name: str, found: str, do: str) -> None:
     """No note tells of what is asked for in the graph: its hook is told while the graph is made."""
-    hook = _hooks.get(number)
-    if hook is not None and not _graph().export:
+    hook = _hooks.get(name)
+    if hook is not None and not getattr(_graph(), "export", False):
         hook.lose(found, do)
 
 
 lost: Any = torch.compiler.assume_constant_result(_trainobs_note_lost)  # type: ignore[no-untyped-call]
 
 
-def note(operator: str, number: int, *asked: Any) -> None:
+def note(operator: str, name: str, *asked: Any) -> None:
     """Put a note, by one of `_OPERATORS`, into the graph that is being made."""
-    getattr(torch.ops.trainobs, operator)(*asked, number, torch.is_grad_enabled())
+    getattr(torch.ops.trainobs, operator)(*asked, name, torch.is_grad_enabled())
 
 
 def _run(*arguments: Any) -> None:
-    *asked, number, trains = arguments
-    hook = _hooks.get(number)
+    *asked, name, trains = arguments
+    hook = _hooks.get(name)
     if hook is not None:
         hook.note(tuple(asked), trains)
 
@@ -119,9 +124,9 @@ def _describe(*_: object) -> None:
 
 
 _OPERATORS = {
-    "lookup": "(Tensor ids, Tensor? offsets, int hook, bool trains) -> ()",
+    "lookup": "(Tensor ids, Tensor? offsets, str hook, bool trains) -> ()",
     "lookup_jagged": (
-        "(Tensor values, Tensor lengths, str[] keys, SymInt[] bags, int hook, bool trains) -> ()"
+        "(Tensor values, Tensor lengths, str[] keys, SymInt[] bags, str hook, bool trains) -> ()"
     ),
 }
 
