@@ -147,7 +147,7 @@ def test_what_a_full_disk_costs_is_counted_in_the_log(tmp_path, caplog, monkeypa
     assert warnings(caplog).count(loss("runlog", lost)) == 1
 
 
-def test_a_disk_that_stays_full_is_told_in_the_log_all_the_same(tmp_path):
+def test_a_disk_that_stays_full_is_told_in_the_log_all_the_same(tmp_path, caplog):
     with small_disk(tmp_path / "disk", "size=512k") as disk:
         train(disk / "run", steps=60, at_20=lambda: fill(disk / "filler"))
         stored = step_numbers(disk / "run")
@@ -157,6 +157,7 @@ def test_a_disk_that_stays_full_is_told_in_the_log_all_the_same(tmp_path):
     assert 0 < len(stored) == 60 - summary["lost_steps"]["runlog"] < 60
     assert summary["lost_because"]["runlog"] == "ENOSPC: No space left on device"
     assert ".reserve" not in files
+    assert "  do:    make room on the disk, or for more files (`df -i`)" in caplog.text
 
 
 def test_a_directory_that_is_removed_is_made_again(tmp_path, caplog):

@@ -111,6 +111,18 @@ def test_memory_is_bounded_and_lost_steps_are_counted(disk, monkeypatch):
     assert 0 < sink.lost_steps < 1000
 
 
+def test_the_verdict_is_told_though_the_disk_stays_full(disk):
+    small, told = disk("size=8k"), []
+    sink = TensorBoardSink(EventFile(small / "logs"), 10, on_verdict=told.append)
+    sink.begin(info())
+    with pytest.raises(OSError, match="No space left"):
+        (small / "filler").write_bytes(bytes(9 << 10))
+    sink.write(batch(range(100)))
+    with pytest.raises(OSError, match="No space left"):
+        sink.end({})
+    assert len(told) == 1
+
+
 def test_records_are_those_that_tensorboard_writes_itself(tmp_path):
     events = [Event(step=step, summary=Summary(value=values(step))) for step in (0, 1, 100)]
     path = tmp_path / "tensorboards"

@@ -271,7 +271,7 @@ def _remedy(fault: str) -> str:
 
 
 _ROOM = {
-    "ENOSPC": "make room on the disk",
+    "ENOSPC": "make room on the disk, or for more files (`df -i`)",
     "EDQUOT": "make room within the quota",
     "EFBIG": "raise the limit on the size of files (`ulimit -f`)",
 }

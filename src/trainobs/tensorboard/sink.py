@@ -202,9 +202,11 @@ class TensorBoardSink(Sink):
         if self._verdicts:
             self._tell(self._verdicts.end())
             self._log_held()
-        self._writer.close()
-        if self._verdicts and self._verdicts.of_run:
-            self._on_verdict(self._verdicts.of_run)
+        try:
+            self._writer.close()
+        finally:
+            if self._verdicts and self._verdicts.of_run:
+                self._on_verdict(self._verdicts.of_run)
 
     def _begin_tables(self) -> None:
         """Embedding tables become known after the run began."""
