@@ -11,7 +11,7 @@ import pytest
 
 from trainobs.host.cpu_limits import CpuLimits
 from trainobs.host.facts import host_facts
-from trainobs.host.group import FROZEN, OOM_KILLS, THROTTLED, GroupLimits
+from trainobs.host.group import FROZEN, OOM_KILLS, REFAULTS, THROTTLED, GroupLimits
 
 two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 
@@ -84,6 +84,21 @@ def test_the_oom_killers_own_count_of_the_group_is_told_also_of_who_it_killed(
     enter("")
     assert limits.totals() == (3,)
     assert isnan(limits.totals()[0])
+
+
+def test_a_group_without_the_memory_controller_is_counted_by_the_one_above(tmp_path, enter):
+    def told(kills: int, refaults: int) -> dict[str, str]:
+        stat = f"file 7\nworkingset_refault_file {refaults}\n"
+        return {"memory_events": f"oom_kill {kills}\n", "memory_stat": stat}
+
+    enter("", memory_stat="workingset_refault_file 900\n")
+    enter("a", **told(3, 40))
+    enter("a/b/c", cpu_stat="usage_usec 7\n")
+    limits = GroupLimits(None, tmp_path / "proc", tmp_path / "cgroup")
+    assert (limits.names, limits.kills_of_machine) == ((THROTTLED, REFAULTS, OOM_KILLS), False)
+    enter("a", **told(4, 45))
+    enter("a/b/c")
+    assert limits.totals() == (0, 5, 1)
 
 
 @pytest.mark.parametrize("lines", ["0::/\n", "4:memory:/../other\n", None])

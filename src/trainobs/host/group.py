@@ -97,13 +97,13 @@ class GroupLimits:
         """The files of the groups that tell of each metric, and their fields."""
         groups, mount = self._membership, self._cgroup
         cpu, memory = (folders(groups, mount, name) for name in ("cpu", "memory"))
-        kills = _files(memory[:1], "memory.events", _OOM_KILLS)
-        kills |= _files(memory[:1], "memory.oom_control", _OOM_KILLS)  # of version 1
+        kills = _nearest(memory, "memory.events", _OOM_KILLS)
+        kills = kills or _nearest(memory, "memory.oom_control", _OOM_KILLS)  # of version 1
         if self.kills_of_machine:
             kills = _files([self._proc], "vmstat", _OOM_KILLS)
         return {
             THROTTLED: _files(cpu, "cpu.stat", _THROTTLED),
-            REFAULTS: _files(memory[:1], "memory.stat", _REFAULTS),
+            REFAULTS: _nearest(memory, "memory.stat", _REFAULTS),
             FROZEN: _files(own_of_version_2(groups, mount), "cgroup.stat.local", _FROZEN),
             OOM_KILLS: kills,
         }
@@ -111,6 +111,13 @@ class GroupLimits:
 
 def _files(groups: Iterable[Path], name: str, fields: Mapping[re.Pattern[bytes], int]) -> _Asked:
     return {str(one / name): fields for one in groups}
+
+
+def _nearest(
+    groups: Iterable[Path], name: str, fields: Mapping[re.Pattern[bytes], int]
+) -> _Asked:
+    """That of the group which counts for a process: not each of version 2 has the controller."""
+    return _files([one for one in groups if (one / name).exists()][:1], name, fields)
 
 
 def _growth(last: _Counts, counts: _Counts) -> int:
