@@ -11,7 +11,15 @@ import pytest
 
 from trainobs.host.cpu_limits import CpuLimits
 from trainobs.host.facts import host_facts
-from trainobs.host.group import FROZEN, OOM_KILLS, THROTTLED, GroupLimits
+from trainobs.host.group import (
+    FROZEN,
+    HIGH,
+    OOM_KILLS,
+    REFAULTS,
+    STALLED,
+    THROTTLED,
+    GroupLimits,
+)
 
 two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 
@@ -84,6 +92,39 @@ def test_the_oom_killers_own_count_of_the_group_is_told_also_of_who_it_killed(
     enter("")
     assert limits.totals() == (3,)
     assert isnan(limits.totals()[0])
+
+
+def test_a_group_without_the_memory_controller_is_counted_by_the_one_above(tmp_path, enter):
+    def told(kills: int, refaults: int) -> dict[str, str]:
+        stat = f"file 7\nworkingset_refault_file {refaults}\n"
+        return {"memory_events": f"oom_kill {kills}\n", "memory_stat": stat}
+
+    enter("", memory_stat="workingset_refault_file 900\n")
+    enter("a", **told(3, 40))
+    enter("a/b/c", cpu_stat="usage_usec 7\n")
+    limits = GroupLimits(None, tmp_path / "proc", tmp_path / "cgroup")
+    assert (limits.names, limits.kills_of_machine) == ((THROTTLED, REFAULTS, OOM_KILLS), False)
+    enter("a", **told(4, 45))
+    enter("a/b/c")
+    assert limits.totals() == (0, 5, 1)
+
+
+def test_what_memory_high_holds_back_is_told_by_each_group_on_the_way_to_the_root(tmp_path, enter):
+    def told(high: int, stalled_us: int) -> dict[str, str]:
+        pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\n"
+        return {
+            "memory_events_local": f"low 9\nhigh {high}\nmax 8\n",
+            "memory_pressure": pressure.format(stalled_us) + pressure.format(3)[5:],
+        }
+
+    for group, numbers in (("a", (5, 100)), ("a/b", (1, 10)), ("a/c", (1, 10))):
+        enter(group, **told(*numbers))
+    enter("a/b")
+    limits = GroupLimits(None, tmp_path / "proc", tmp_path / "cgroup")
+    assert limits.names == (HIGH, STALLED)
+    for group, numbers in (("a", (7, 900)), ("a/c", (99, 800)), ("a/b", (2, 60))):
+        enter(group, **told(*numbers))
+    assert limits.totals() == (3, 50_000)
 
 
 @pytest.mark.parametrize("lines", ["0::/\n", "4:memory:/../other\n", None])

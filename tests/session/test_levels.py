@@ -39,6 +39,8 @@ WORKERS = {
     "memory/worker_rss_bytes",
     "memory/refault_count",
     "memory/oom_kill_count",
+    "memory/high_count",
+    "memory/stalled_ns",
     "sched/throttled_ns",
     "sched/frozen_ns",
 }

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.verdict.constructed import MS, TWO_CPUS, WAITING, split, verdict_on
+from tests.verdict.constructed import IN_STEP, MS, TWO_CPUS, WAITING, split, verdict_on
 from trainobs.verdict.verdict import Cause
 
 
@@ -108,3 +108,25 @@ def test_who_seems_to_sleep_longer_than_the_step_had_no_helpers_for_that(cpus):
     facts = replace(TWO_CPUS, usable_cpus=8.0, all_cpus=cpus, workers=0, torch_threads=1)
     asleep = split(sleep=198) | {"batch__sleep_ns": 300 * MS}  # of 199, with what began before it
     assert verdict_on(facts, **asleep, sched__child_cpu_ns=150 * MS).cause is Cause.LOADER_SLEEP
+
+
+@pytest.mark.parametrize(
+    ("stalled_ms", "high", "read_ms", "explains"),
+    [(120, 40, 5, True), (120, 0, 5, False), (70, 40, 5, False), (120, 40, 60, False)],
+)
+def test_a_wait_beyond_memory_high_is_called_so_and_more_memory_is_advised(
+    stalled_ms, high, read_ms, explains
+):
+    """Wherever a worker sleeps; what was taken from memory and is read back is storage."""
+    told = {"memory__stalled_ns": stalled_ms * MS, "memory__high_count": high}
+    made, late = split(sleep=90 - read_ms, device=read_ms), split(handover=90, device=read_ms)
+    alone = replace(TWO_CPUS, workers=0)
+    of_loader = [
+        verdict_on(facts, **one, **told) for facts in (TWO_CPUS, alone) for one in (made, late)
+    ]
+    for verdict in of_loader:
+        assert (verdict.cause is Cause.HIGH) == explains
+        assert bool(verdict.advice and "memory" in verdict.advice.change) == explains
+    in_step = {**IN_STEP, "sched__forward_sleep_ns": 60 * MS, "phase__forward_ns": 90 * MS}
+    asleep = verdict_on(**in_step, **told)
+    assert (asleep.cause is Cause.HIGH) == bool(high and stalled_ms == 120)

@@ -81,6 +81,13 @@ def test_nothing_is_said_of_workers_where_nobody_knows_what_others_take_of_the_c
     assert told == "nobody knows what other processes take of the CPUs"
 
 
+@pytest.mark.parametrize(("high", "stalled_ms"), [(3, 50), (0, 50), (3, 0.01), (np.nan, 50)])
+def test_beyond_memory_high_nothing_is_predicted_of_workers_which_take_memory_too(high, stalled_ms):
+    held = MEAN | {"memory/high_count": high, "memory/stalled_ns": stalled_ms * MS}
+    told = unpredictable(TWO_CPUS, sample(), held).get("workers", "")
+    assert ("memory.high" in told) == ((high, stalled_ms) == (3, 50))
+
+
 @pytest.mark.parametrize(
     ("known", "sampler", "workers"),
     [

@@ -69,6 +69,8 @@ _MORE: Mapping[str, str] = {
     "ranks/wait_ns": "waiting in collectives",
     "memory/major_fault_count": "page faults that read from a device",
     "memory/refault_count": "pages read again for want of memory",
+    "memory/high_count": "control group beyond memory.high",
+    "memory/stalled_ns": "control group held up for memory",
     "memory/numa_remote_bytes": "from another NUMA node (machine)",
 }
 

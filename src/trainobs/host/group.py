@@ -14,6 +14,8 @@ THROTTLED = "sched/throttled_ns"
 FROZEN = "sched/frozen_ns"
 REFAULTS = "memory/refault_count"
 OOM_KILLS = "memory/oom_kill_count"
+HIGH = "memory/high_count"
+STALLED = "memory/stalled_ns"
 
 
 def _field(name: str) -> re.Pattern[bytes]:
@@ -30,7 +32,12 @@ _FROZEN = {_field("frozen_usec"): 1000}
 
 _OOM_KILLS = {_field("oom_kill"): 1}
 
-_MISSING: dict[str, int | None] = {THROTTLED: 0, REFAULTS: None, FROZEN: None, OOM_KILLS: None}
+_HIGH = {_field("high"): 1}
+"""Of `memory.events.local` (Linux 5.2): what each group on the way to the root does by itself."""
+
+_STALLED = {re.compile(rb"^some .*total=(\d+)$", re.MULTILINE): 1000}
+
+_MISSING: dict[str, int | None] = {THROTTLED: 0}
 """What a file without any of the fields says: a group that can have no quota, as that of all
 processes, has none for throttling."""
 
@@ -91,26 +98,33 @@ class GroupLimits:
         self._last = self._counts()
 
     def _counts(self) -> dict[str, _Counts]:
-        return {name: _known(asked, _MISSING[name]) for name, asked in self._asked.items()}
+        return {name: _known(asked, _MISSING.get(name)) for name, asked in self._asked.items()}
 
     def _files(self) -> dict[str, _Asked]:
         """The files of the groups that tell of each metric, and their fields."""
         groups, mount = self._membership, self._cgroup
         cpu, memory = (folders(groups, mount, name) for name in ("cpu", "memory"))
-        kills = _files(memory[:1], "memory.events", _OOM_KILLS)
-        kills |= _files(memory[:1], "memory.oom_control", _OOM_KILLS)  # of version 1
+        kills = _nearest(memory, "memory.events", _OOM_KILLS)
+        kills = kills or _nearest(memory, "memory.oom_control", _OOM_KILLS)  # of version 1
         if self.kills_of_machine:
             kills = _files([self._proc], "vmstat", _OOM_KILLS)
         return {
             THROTTLED: _files(cpu, "cpu.stat", _THROTTLED),
-            REFAULTS: _files(memory[:1], "memory.stat", _REFAULTS),
+            REFAULTS: _nearest(memory, "memory.stat", _REFAULTS),
             FROZEN: _files(own_of_version_2(groups, mount), "cgroup.stat.local", _FROZEN),
             OOM_KILLS: kills,
+            HIGH: _files(memory, "memory.events.local", _HIGH),
+            STALLED: _files(own_of_version_2(groups, mount), "memory.pressure", _STALLED),
         }
 
 
 def _files(groups: Iterable[Path], name: str, fields: Mapping[re.Pattern[bytes], int]) -> _Asked:
     return {str(one / name): fields for one in groups}
+
+
+def _nearest(groups: Iterable[Path], name: str, fields: Mapping[re.Pattern[bytes], int]) -> _Asked:
+    """That of the group which counts for a process: not each of version 2 has the controller."""
+    return _files([one for one in groups if (one / name).exists()][:1], name, fields)
 
 
 def _growth(last: _Counts, counts: _Counts) -> int:

@@ -235,6 +235,10 @@ def _part(kind: VerdictKind) -> Callable[[Situation], float]:
     return lambda now: known(now.parts.part[kind])
 
 
+def _beyond_high(now: Situation) -> float:
+    return min(known(now.ns("memory/stalled_ns")), known(now.parts.part[VerdictKind.LOADER]))
+
+
 def _of_threads(now: Situation) -> float:
     """What is saved without their Python, even if that makes the batches: these take its time."""
     left = now.parts.step - known(now.ns("sched/thread_cpu_ns"))
@@ -258,6 +262,8 @@ _THREADS: _Rule = (
     PART,
 )
 
+_MORE_MEMORY, _MEMORY = "give the run more memory, or let it hold less", (("memory", True),)
+
 _SHARES: dict[tuple[VerdictKind, Cause | None], _Rule] = {
     (VerdictKind.LOADER, Cause.GARBAGE): _COLLECTS,
     (VerdictKind.COMPUTE, Cause.GARBAGE): _COLLECTS,
@@ -275,12 +281,9 @@ _SHARES: dict[tuple[VerdictKind, Cause | None], _Rule] = {
         _part(VerdictKind.VALIDATION),
         0.4,
     ),
-    (VerdictKind.MEMORY, None): (
-        "give the run more memory, or let it hold less",
-        (("memory", True),),
-        _part(VerdictKind.MEMORY),
-        PART,
-    ),
+    (VerdictKind.MEMORY, None): (_MORE_MEMORY, _MEMORY, _part(VerdictKind.MEMORY), PART),
+    (VerdictKind.SLEEP, Cause.HIGH): (_MORE_MEMORY, _MEMORY, _part(VerdictKind.SLEEP), PART),
+    (VerdictKind.LOADER, Cause.HIGH): (_MORE_MEMORY, _MEMORY, _beyond_high, PART),
     (VerdictKind.COMMUNICATION, Cause.STRAGGLER): (
         "look at rank {least}, which waits least (`report --rank {least}`): if it were as fast as "
         "the others",

@@ -19,6 +19,10 @@ KEPT = 0.1
 """Share of the time in which nothing of a run could go on, from which on no cost is told: the wait
 for whatever it was at has that in it, so that half of a bottleneck may be none."""
 
+STALLS = 0.5
+"""Share of the time in which a group beyond memory.high has to hold up some task, to be why others
+wait: else these stalls may lie beside the wait."""
+
 _NETWORK_BYTES, _COMPRESSED = 1024.0, 0.01
 """What makers of batches have to receive for their data to come from a network, also as a share of
 what they hand over: less is the answer of a lock, or of who keeps the time."""
@@ -55,6 +59,17 @@ def cause_of_undivided(now: Situation, slept: float) -> Cause:
         return Cause.HELPERS
     is_storage = slept > 0 and _read_beside(now) >= COVERAGE * slept
     return Cause.STORAGE_BESIDE if is_storage else Cause.FETCH_SLEEP
+
+
+def is_beyond_high(now: Situation, waited: float) -> bool:
+    """Whether the run surely slept because a control group of it is beyond its memory.high.
+
+    Who takes memory then is put to sleep by the kernel, be it a worker, one of its threads or the
+    training thread. The group tells for how long any of them was.
+    """
+    stalled = known(now.ns("memory/stalled_ns"))
+    least = max(COVERAGE * waited, STALLS * now.parts.step)
+    return known(now.ns("memory/high_count")) > 0 and stalled >= least
 
 
 def _read_beside(now: Situation) -> float:
@@ -121,6 +136,7 @@ def why_kept(mean: Mean) -> str:
 
 
 TOLD_BY = {
+    Cause.HIGH: ("memory/stalled_ns", "memory/high_count"),
     Cause.HELPERS: ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns"),
     Cause.STORAGE_BESIDE: (*STORAGE, "sched/thread_iowait_ns"),
     Cause.CHILDREN: ("sched/child_cpu_ns",),

@@ -63,6 +63,9 @@ def find(kind: VerdictKind, now: Situation) -> Candidate | None:
 
 def _loader(now: Situation) -> tuple[float, Candidates]:
     whole = now.parts.part[VerdictKind.LOADER]
+    rest = whole - known(now.ns(names.LOADER_DEVICE))
+    if rest >= COVERAGE * whole and asleep.is_beyond_high(now, rest):
+        return whole, iter((Candidate(Cause.HIGH, rest, asleep.TOLD_BY[Cause.HIGH]),))
     if now.replay and now.facts.workers:
         whole, candidates = _replayed(now, now.replay)
         if now.replay.trace.is_paced:  # what else takes less time leaves more to wait for it
@@ -316,6 +319,8 @@ def _asleep(now: Situation) -> Candidate:
     slept = now.parts.part[VerdictKind.SLEEP]
     if known(now.ns(names.STOPPED)) >= COVERAGE * slept:
         return Candidate(Cause.STOPPED, slept, (names.STOPPED,))
+    if asleep.is_beyond_high(now, slept):
+        return Candidate(Cause.HIGH, slept, asleep.TOLD_BY[Cause.HIGH])
     beside = asleep.surely_beside(now, known(now.ns("sched/child_cpu_ns")), now.parts.step - slept)
     cause = Cause.CHILDREN if beside >= COVERAGE * slept else Cause.UNKNOWN
     return Candidate(cause, slept, asleep.TOLD_BY.get(cause, ()))

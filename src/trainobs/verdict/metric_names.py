@@ -96,6 +96,8 @@ INPUTS = tuple(
             "block/read_count",
             "memory/major_fault_count",
             "memory/refault_count",
+            "memory/high_count",
+            "memory/stalled_ns",
             "memory/worker_rss_bytes",
             "memory/reclaim_ns",
             "memory/main_reclaim_ns",

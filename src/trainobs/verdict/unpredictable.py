@@ -31,6 +31,11 @@ _CPUS_CHANGED = "the CPUs that the run may use, or their quota, changed while it
 
 _OTHERS_UNKNOWN = "nobody knows what other processes take of the CPUs"
 
+STALLS = 0.05
+"""Share of the step in which its control group, beyond memory.high, has to hold a run up."""
+
+_BEYOND_HIGH = "its control group is beyond memory.high, and workers take memory, too"
+
 _UNEVEN = "the sampler of the loader takes long for some batches, and hardly anything for others"
 _UNTIMED = "too few draws of the sampler of the loader were timed"
 
@@ -49,6 +54,8 @@ def unpredictable(facts: Facts, sample: Sample, mean: Mapping[str, float]) -> di
     found = {} if facts.most_cpus is None else dict.fromkeys(_OF_CPUS, _CPUS_CHANGED)
     if isnan(mean["sched/others_cpu_ratio"]):
         found["workers"] = _OTHERS_UNKNOWN
+    if mean["memory/high_count"] > 0 and mean["memory/stalled_ns"] >= STALLS * mean[STEP]:
+        found["workers"] = _BEYOND_HIGH
     if facts.draw is None:
         found["sampler"] = _UNEVEN if facts.uneven_draw_ns else _UNTIMED
     if are_uneven(facts, mean):

@@ -45,6 +45,7 @@ class Cause(Enum):
         "the loader asleep, for something not known (a device, a network, a lock, a thread, a "
         "process)"
     )
+    HIGH = "its control group is beyond memory.high, which puts to sleep who takes memory"
     SAMPLER = "the sampler of the loader, which the training thread asks for each batch"
     FETCH = "what the training thread itself computes to get a batch"
     HANDOVER = "the hand-over of batches"

@@ -77,6 +77,24 @@ MACHINE: tuple[Metric, ...] = (
         "version 2 only. Read about once a second, and as steps are recorded: a step may have "
         "those of a step beside it. What follows the last record of a training that was killed.",
     ),
+    Metric(
+        "memory/high_count",
+        "times",
+        MetricKind.SUM,
+        "memory.events.local",
+        "How often a control group of this process was found beyond its memory.high: those in it "
+        "free memory then, and are put to sleep.",
+        f"Groups of version 1, and those above the one that a container shows. {_BETWEEN}",
+    ),
+    Metric(
+        "memory/stalled_ns",
+        "ns",
+        MetricKind.SUM,
+        "memory.pressure",
+        "Time in which some task of the control group of this process was held up for want of "
+        "memory: it freed some, read back what was taken, or slept beyond memory.high.",
+        f"Whose task it was; groups of version 1. {_BETWEEN}",
+    ),
     kernel(
         "memory/reclaim_ns",
         Cells("ns", (Op.RECLAIM,)),
