@@ -17,6 +17,8 @@ V1, V2 = "blkio.throttle.read_bps_device", "io.max"
         ("0::/a/b", f"a/b/{V2}", "8:0 rbps=1 wbps=max\n", True),
         ("0::/a/b", f"a/{V2}", "8:0 rbps=1 wbps=max\n", True),
         ("0::/", V2, "8:0 rbps=1 wbps=max\n", True),
+        ("0::/a/b", f"a/b/{V2}", "8:0 wbps=1\n8:16 rbps=max wbps=max riops=9 wiops=max\n", True),
+        ("0::/a/b", f"a/b/{V2}", "8:0 rbps=max wbps=1 riops=max wiops=9\n", False),
         ("0::/a/b", f"a/b/{V2}", "", False),
         ("0::/a", f"b/{V2}", "8:0 rbps=1\n", False),
         ("7:blkio:/a", f"blkio/a/{V1}", "8:0 1\n", True),

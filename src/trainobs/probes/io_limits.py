@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -10,6 +11,9 @@ _V1 = tuple(f"blkio.throttle.{what}_device" for what in ("read_bps", "read_iops"
 _V2 = ("io.max",)
 _ROOTS = {"blkio": (Path("blkio"), _V1), "": (Path(), _V2)}
 """Controller, as /proc names it -> where its groups are, and the files with limits on reads."""
+
+_OF_READS = re.compile(r"^\d+:\d+ (\d|.*\br(bps|iops)=\d)", re.MULTILINE)
+"""A device's limit; in version 2 it stands beside those of writes."""
 
 
 def has_read_limit(
@@ -24,7 +28,7 @@ def has_read_limit(
     """
     with suppress(OSError, ValueError):
         lines = (proc / str(tgid) / "cgroup").read_text().splitlines()
-        return any(map(_has_text, _files(lines, groups)))
+        return any(map(_limits_reads, _files(lines, groups)))
     return False
 
 
@@ -39,8 +43,8 @@ def _files(lines: list[str], groups: Path) -> Iterator[Path]:
                 yield from (groups / place / above / name for name in names)
 
 
-def _has_text(path: Path) -> bool:
+def _limits_reads(path: Path) -> bool:
     try:
-        return bool(path.read_text().strip())
+        return bool(_OF_READS.search(path.read_text()))
     except OSError:
         return False

@@ -132,7 +132,8 @@ _ROWS = (
             "ratio",
             f"Share of lookups that go to the {percent} % of the table's rows that were looked up "
             "most so far in the run.",
-            f"{_SAMPLE} Rows that no sample saw yet are not hot.",
+            f"{_SAMPLE} Null, too, until these are found: for 4 tables in a step. "
+            "Rows that no sample saw yet are not hot.",
             _SAMPLED,
         )
         for percent in (1, 10)
