@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -111,14 +112,22 @@ def test_who_seems_to_sleep_longer_than_the_step_had_no_helpers_for_that(cpus):
 
 
 @pytest.mark.parametrize(
-    ("stalled_ms", "high", "read_ms", "explains"),
-    [(120, 40, 5, True), (120, 0, 5, False), (70, 40, 5, False), (120, 40, 60, False)],
+    ("stalled_ms", "high", "freed_ms", "read_ms", "explains"),
+    [
+        (120, 40, 1, 5, True),
+        (120, 0, 1, 5, False),
+        (120, 40, 0, 5, False),  # another process of the group takes it
+        (120, 40, math.nan, 5, False),
+        (70, 40, 1, 5, False),
+        (120, 40, 1, 60, False),
+    ],
 )
 def test_a_wait_beyond_memory_high_is_called_so_and_more_memory_is_advised(
-    stalled_ms, high, read_ms, explains
+    stalled_ms, high, freed_ms, read_ms, explains
 ):
     """Wherever a worker sleeps; what was taken from memory and is read back is storage."""
     told = {"memory__stalled_ns": stalled_ms * MS, "memory__high_count": high}
+    told["memory__reclaim_ns"] = freed_ms * MS
     made, late = split(sleep=90 - read_ms, device=read_ms), split(handover=90, device=read_ms)
     alone = replace(TWO_CPUS, workers=0)
     of_loader = [
@@ -129,4 +138,4 @@ def test_a_wait_beyond_memory_high_is_called_so_and_more_memory_is_advised(
         assert bool(verdict.advice and "memory" in verdict.advice.change) == explains
     in_step = {**IN_STEP, "sched__forward_sleep_ns": 60 * MS, "phase__forward_ns": 90 * MS}
     asleep = verdict_on(**in_step, **told)
-    assert (asleep.cause is Cause.HIGH) == bool(high and stalled_ms == 120)
+    assert (asleep.cause is Cause.HIGH) == bool(high and freed_ms == 1 and stalled_ms == 120)

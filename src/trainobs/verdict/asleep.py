@@ -64,12 +64,13 @@ def cause_of_undivided(now: Situation, slept: float) -> Cause:
 def is_beyond_high(now: Situation, waited: float) -> bool:
     """Whether the run surely slept because a control group of it is beyond its memory.high.
 
-    Who takes memory then is put to sleep by the kernel, be it a worker, one of its threads or the
-    training thread. The group tells for how long any of them was.
+    Who takes memory then has to free some, and is put to sleep by the kernel, be it a worker, one
+    of its threads or the training thread. The group tells for how long any task was, also one that
+    is none of the run's.
     """
-    stalled = known(now.ns("memory/stalled_ns"))
+    high, stalled, freed = (known(now.ns(name)) for name in TOLD_BY[Cause.HIGH])
     least = max(COVERAGE * waited, STALLS * now.parts.step)
-    return known(now.ns("memory/high_count")) > 0 and stalled >= least
+    return high > 0 and freed > 0 and stalled >= least
 
 
 def _read_beside(now: Situation) -> float:
@@ -136,7 +137,7 @@ def why_kept(mean: Mean) -> str:
 
 
 TOLD_BY = {
-    Cause.HIGH: ("memory/stalled_ns", "memory/high_count"),
+    Cause.HIGH: ("memory/high_count", "memory/stalled_ns", "memory/reclaim_ns"),
     Cause.HELPERS: ("sched/thread_cpu_ns", "sched/worker_cpu_ns", "sched/child_cpu_ns"),
     Cause.STORAGE_BESIDE: (*STORAGE, "sched/thread_iowait_ns"),
     Cause.CHILDREN: ("sched/child_cpu_ns",),

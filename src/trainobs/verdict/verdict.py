@@ -45,7 +45,9 @@ class Cause(Enum):
         "the loader asleep, for something not known (a device, a network, a lock, a thread, a "
         "process)"
     )
-    HIGH = "its control group is beyond memory.high, which puts to sleep who takes memory"
+    HIGH = (
+        "memory.high of its control group, beyond which the kernel puts to sleep who takes memory"
+    )
     SAMPLER = "the sampler of the loader, which the training thread asks for each batch"
     FETCH = "what the training thread itself computes to get a batch"
     HANDOVER = "the hand-over of batches"
