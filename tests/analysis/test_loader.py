@@ -248,6 +248,19 @@ def test_without_a_loader_no_file_is_read_to_say_so(write_run):
     assert "steps-00001.parquet" in explain(RunLog.open(path), 2)["unknown"]
 
 
+def test_a_step_says_how_long_it_was_stopped(tmp_path):
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    sink.write(batch([7, 8], sched__main_stopped_ns=[0, 500 * MS]))
+    sink.flush()
+    before, stopped = (
+        one_step.render(explain(RunLog.open(tmp_path / "run"), step)) for step in (7, 8)
+    )
+    assert "stopped" not in before
+    (line,) = lines_of(stopped, "    stopped, by a signal or debugger")
+    assert line.split()[-4:-2] == ["500", "ms"]
+
+
 def test_a_damaged_table_of_batches_is_left_out_and_told(run):
     file = part_file(run, 0, BATCHES, 0)
     file.write_bytes(file.read_bytes()[:-7])

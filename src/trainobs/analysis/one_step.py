@@ -19,6 +19,7 @@ from trainobs.core.records import UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import BATCHES, STEPS
+from trainobs.verdict.metric_names import ANY_STOPPED
 
 LOADER_PARTS = (
     "loader/device_ns",
@@ -32,7 +33,7 @@ LOADER_PARTS = (
 """Metrics that say why a step waited for its data; the last two are parts of those before them."""
 
 _PHASES = [phase_metric(phase) for phase in (*list(Phase)[2:], Phase.OTHER)]
-_METRICS = ("step/duration_ns", "loader/wait_ns", *LOADER_PARTS, *_PHASES)
+_METRICS = ("step/duration_ns", ANY_STOPPED, "loader/wait_ns", *LOADER_PARTS, *_PHASES)
 _NO_BATCH = "no batch is known to have gone to it, as to others"
 _COUNTS = ("number", "read_bytes", "read_count", *MADE, "slowest_ns")
 _LITTLE = 0.01
