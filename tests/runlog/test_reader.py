@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,8 @@ from trainobs.core.abi import FileClass, Op, Role
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import SETUP
 from trainobs.runlog import writer
+from trainobs.runlog.info import read_info
+from trainobs.runlog.parquet import why_unreadable
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import run_file
 from trainobs.runlog.writer import RunLogSink
@@ -292,3 +296,27 @@ def test_a_wait_of_a_version_that_knew_no_thread_of_gloo_is_not_one_for_other_ra
         sink.end({})
         found = RunLog.open(tmp_path / f"run{len(names)}").rank.metric("ranks/wait_ns")
         assert np.isfinite(found).all() == bool(names)
+
+
+@pytest.fixture
+def as_another_user():
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # root may read every file
+    yield
+    os.seteuid(user)
+
+
+@pytest.fixture
+def secret_run(write_run, monkeypatch):
+    run = write_run()
+    monkeypatch.chdir(run / "rank=0")  # what is above it may be closed to another user
+    for path in (*run.iterdir(), run / "rank=0" / "steps-00000.parquet"):
+        path.chmod(0o755 if path.is_dir() else 0)
+    run.chmod(0o755)
+
+
+@pytest.mark.usefixtures("secret_run", "as_another_user")
+def test_files_of_another_user_are_not_called_damaged():
+    with pytest.raises(RunLogError, match=r"(?s)Permission denied.*do: +see that you may read it"):
+        read_info(Path("../run.json"))
+    assert why_unreadable(Path("steps-00000.parquet"), ()) == "Permission denied"

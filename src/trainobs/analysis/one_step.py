@@ -11,13 +11,15 @@ from trainobs.analysis.batches.of_steps import are_for
 from trainobs.analysis.batches.unknown import NO_LOADER, NO_STEP, unreadable_of
 from trainobs.analysis.batches.workers import MADE
 from trainobs.analysis.io.unnamed_reads import unnamed_bytes
+from trainobs.analysis.stored import has
 from trainobs.core.abi import FileClass, Op, Phase
 from trainobs.core.catalogue import named_phase_metric, phase_metric
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import STEPS
+from trainobs.runlog.schema import BATCHES, STEPS
+from trainobs.verdict.metric_names import ANY_STOPPED
 
 LOADER_PARTS = (
     "loader/device_ns",
@@ -31,7 +33,7 @@ LOADER_PARTS = (
 """Metrics that say why a step waited for its data; the last two are parts of those before them."""
 
 _PHASES = [phase_metric(phase) for phase in (*list(Phase)[2:], Phase.OTHER)]
-_METRICS = ("step/duration_ns", "loader/wait_ns", *LOADER_PARTS, *_PHASES)
+_METRICS = ("step/duration_ns", ANY_STOPPED, "loader/wait_ns", *LOADER_PARTS, *_PHASES)
 _NO_BATCH = "no batch is known to have gone to it, as to others"
 _COUNTS = ("number", "read_bytes", "read_count", *MADE, "slowest_ns")
 _LITTLE = 0.01
@@ -160,11 +162,11 @@ def _no_such_step(run: RunLog, rank: RankLog, step: int) -> RunLogError:
 def _why_unknown(run: RunLog, rank: RankLog) -> str | None:
     if run.info.get("level") != "ebpf":
         return None
+    if not run.info.get("loaders") and not has(rank, BATCHES):  # before all files are read
+        return NO_LOADER
     if lacking := unreadable_of(run):
         file, why = next(iter(lacking.items()))
         return f"{file}: {why}"
-    if not run.info.get("loaders"):
-        return NO_LOADER
     return _NO_BATCH if (rank.batches("for_step") != UNKNOWN).any() else NO_STEP
 
 

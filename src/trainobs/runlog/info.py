@@ -185,9 +185,8 @@ def _parse(file: Path) -> object:
             raise cannot_read(file.parent, found, _RESTORE)
         document: object = json.loads(text, parse_float=_finite, parse_constant=_unknown)
     except OSError as error:
-        raise cannot_read(
-            file.parent, f"{file.name}: {error.strerror or error}", _RESTORE
-        ) from error
+        do = "see that you may read it" if isinstance(error, PermissionError) else _RESTORE
+        raise cannot_read(file.parent, f"{file.name}: {error.strerror or error}", do) from error
     except ValueError as error:
         raise cannot_read(file.parent, f"{file.name}: {error}", _RESTORE) from error
     except RecursionError as error:

@@ -39,7 +39,7 @@ def why_unreadable(path: Path, columns: Columns) -> str | None:
         found, table = _read(path, {column.name for column in columns}, packed=True)
     except FileNotFoundError:
         return "no such file"
-    except NotRegularError as error:
+    except (NotRegularError, PermissionError) as error:
         return str(error.strerror)
     except TooLargeError as error:
         return str(error)
