@@ -109,6 +109,15 @@ def print_report(run_log: Path) -> None:
     trainobs(["report", str(run_log), "--full"])
 
 
+def stop_unvalidated() -> NoReturn:
+    """End the program since validation had no batch."""
+    stop(
+        "nothing was validated",
+        "no lines of Criteo's format to validate on, on some rank",
+        "give --data files in the format of the Kaggle set, with lines for each rank",
+    )
+
+
 def stop(failed: str, found: str, do: str) -> NoReturn:
     """End the program with what failed, what was found and what to do about it."""
     raise SystemExit(f"{failed}\n  found: {found}\n  do:    {do}")

@@ -19,7 +19,7 @@ import torch
 from data import open_data
 from lightning.pytorch.loggers import TensorBoardLogger
 from model import build_dlrm, use_sparse_gradients
-from options import print_report, print_result, read_options
+from options import print_report, print_result, read_options, stop_unvalidated
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchmetrics.classification import BinaryAUROC
@@ -104,10 +104,7 @@ def main() -> None:
     )
     trainer.fit(ClickModel(data.rows, options.dim, options.lr), data.train, data.val)
     if "val/auc" not in trainer.callback_metrics:
-        raise SystemExit(
-            f"nothing was validated\n  found: no line of Criteo's in {options.data}\n"
-            "  do:    give --data files in the format of the Kaggle set"
-        )
+        stop_unvalidated()
     auc = trainer.callback_metrics["val/auc"].item()
     print_result(stopwatch.inputs, stopwatch.seconds, auc, data.malformed_count)
     if observer:

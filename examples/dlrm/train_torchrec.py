@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from data import Loader, in_step, open_data
-from options import Options, print_report, print_result, read_options
+from options import Options, print_report, print_result, read_options, stop_unvalidated
 from sharded import build_net, build_optimizer, shard
 from torch import nn
 from torchmetrics.classification import BinaryAUROC
@@ -96,6 +96,8 @@ def measure_auc(pipeline: Pipeline, batches: Iterator[Batch], device: torch.devi
     while pipeline.batches:
         _, logits, labels = pipeline.progress(batches)
         auc.update(logits, labels.int())
+    if not auc.update_called:
+        stop_unvalidated()
     return auc.compute().item()
 
 

@@ -46,6 +46,16 @@ def test_lightning_trains_and_reports(tmp_path: Path) -> None:
     assert "Embedding lookups" in done.stdout
 
 
+def test_data_without_a_line_to_validate_on_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "train.txt"
+    data.write_text("no line\nof Criteo's\n")
+    for script in ("train.py", "train_torchrec.py"):
+        done = run(script, "--data", data, "--no-obs", "--run-dir", tmp_path / "run")
+        assert done.returncode == 1
+        assert "nothing was validated\n  found: no lines of Criteo's format" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_two_ranks_train_on_criteo_files(tmp_path: Path) -> None:
     data = write(tmp_path / "train.txt", 3000)
     text = data.read_text().splitlines(keepends=True)

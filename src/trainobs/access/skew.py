@@ -169,8 +169,8 @@ def _fit(
     """The root of the likelihood's derivative in s = 1 / a, which only falls."""
 
     def slope(s: float) -> float:
-        gammas = rows * (_digamma(counts - s) - _digamma(np.array([count_min - s])))
-        return float(rows.sum() / s - gammas.sum())
+        gammas = _digamma(np.append(counts, count_min) - s)
+        return float(rows.sum() / s - rows @ (gammas[:-1] - gammas[-1]))
 
     low, high = 1e-6, count_min * (1 - 1e-9)
     for _ in range(60):
@@ -186,13 +186,10 @@ def _fit(
 def _digamma(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Logarithmic derivative of the gamma function of positive numbers, to 1e-11.
 
-    By recurrence up to 10 and the asymptotic series from there (Abramowitz and Stegun, 6.3.18).
+    By recurrence over 10 and the asymptotic series from there (Abramowitz and Stegun, 6.3.18).
     """
-    below = np.zeros_like(x)
-    for _ in range(10):
-        small = x < 10
-        below = np.where(small, below - 1 / x, below)
-        x = np.where(small, x + 1, x)
+    below: NDArray[np.float64] = (1 / (x + np.arange(10)[:, np.newaxis])).sum(0)
+    x = x + 10
     square = 1 / (x * x)
     series = square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
-    return below + np.log(x) - 0.5 / x - series
+    return np.log(x) - 0.5 / x - series - below

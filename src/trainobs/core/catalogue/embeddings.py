@@ -132,8 +132,8 @@ _ROWS = (
             "ratio",
             f"Share of lookups that go to the {percent} % of the table's rows that were looked up "
             "most so far in the run.",
-            f"{_SAMPLE} Null, too, until these are found: for 4 tables in a step. "
-            "Rows that no sample saw yet are not hot.",
+            f"{_SAMPLE} Rows that no sample saw yet are not hot. Hot ones are chosen anew when "
+            "the counts have doubled, of four tables in a sampled step; null before the first.",
             _SAMPLED,
         )
         for percent in (1, 10)
