@@ -52,12 +52,12 @@ class LoadedRun:
     @cached_property
     def kernel(self) -> Any:
         """What the kernel counted, by step, operation, class of file and role."""
-        return whole_table(self._run, KERNEL, {})
+        return whole_table(self._run, KERNEL)
 
     @cached_property
     def embeddings(self) -> Any:
         """Lookups by step and embedding table."""
-        return whole_table(self._run, EMBEDDINGS, {})
+        return whole_table(self._run, EMBEDDINGS)
 
     @cached_property
     def summary(self) -> Summary:

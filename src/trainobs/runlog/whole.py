@@ -11,7 +11,9 @@ from trainobs.runlog.parquet import read_whole
 from trainobs.runlog.reader import RunLog
 
 
-def whole_table(run: RunLog, table: str, unknown: Mapping[int, Collection[str]]) -> pa.Table | None:
+def whole_table(
+    run: RunLog, table: str, unknown: Mapping[int, Collection[str]] | None = None
+) -> pa.Table | None:
     """A table, with the column `rank` in front; None where the run has none.
 
     Args:
@@ -22,7 +24,7 @@ def whole_table(run: RunLog, table: str, unknown: Mapping[int, Collection[str]])
     Raises:
         RunLogError: a file was damaged after the run was opened, or does not fit the others.
     """
-    parts = []
+    unknown, parts = unknown or {}, []
     for number, rank in run.ranks.items():
         for path in rank.files[table]:
             part = _without(read_whole(path), unknown.get(number, ()))
