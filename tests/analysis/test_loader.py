@@ -13,7 +13,6 @@ import pytest
 
 from tests.samples import batch, cells, info
 from trainobs.analysis.batches import workers
-from trainobs.analysis.batches.unknown import NO_LOADER
 from trainobs.analysis.one_step import explain
 from trainobs.analysis.summary import summarize
 from trainobs.cli import main
@@ -23,7 +22,7 @@ from trainobs.core.records import BATCH_ROW, SETUP, UNKNOWN
 from trainobs.report import brief, one_step
 from trainobs.report.full import render
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import BATCHES, STEPS, part_file
+from trainobs.runlog.schema import BATCHES, part_file
 from trainobs.runlog.writer import RunLogSink
 
 MS = 1_000_000
@@ -236,16 +235,6 @@ def test_without_batches_nothing_is_made_up(write_run):
     assert summarize(run)["workers"] == []
     assert "Who made the batches" not in render(summarize(run))
     assert "Its batches are not known" in one_step.render(explain(run, 2))
-
-
-def test_without_a_loader_no_file_is_read_to_say_so(write_run):
-    path = write_run()
-    file = part_file(path, 0, STEPS, 0)
-    copy = part_file(path, 0, STEPS, 1)
-    copy.write_bytes(file.read_bytes()[:-7])
-    assert explain(RunLog.open(path), 2)["unknown"] == NO_LOADER
-    part_file(path, 0, BATCHES, 0).write_bytes(b"of a loader")
-    assert "steps-00001.parquet" in explain(RunLog.open(path), 2)["unknown"]
 
 
 def test_a_step_says_how_long_it_was_stopped(tmp_path):

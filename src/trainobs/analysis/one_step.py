@@ -11,14 +11,13 @@ from trainobs.analysis.batches.of_steps import are_for
 from trainobs.analysis.batches.unknown import NO_LOADER, NO_STEP, unreadable_of
 from trainobs.analysis.batches.workers import MADE
 from trainobs.analysis.io.unnamed_reads import unnamed_bytes
-from trainobs.analysis.stored import has
 from trainobs.core.abi import FileClass, Op, Phase
 from trainobs.core.catalogue import named_phase_metric, phase_metric
 from trainobs.core.errors import RunLogError
 from trainobs.core.records import UNKNOWN
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
-from trainobs.runlog.schema import BATCHES, STEPS
+from trainobs.runlog.schema import STEPS
 from trainobs.verdict.metric_names import ANY_STOPPED
 
 LOADER_PARTS = (
@@ -162,11 +161,11 @@ def _no_such_step(run: RunLog, rank: RankLog, step: int) -> RunLogError:
 def _why_unknown(run: RunLog, rank: RankLog) -> str | None:
     if run.info.get("level") != "ebpf":
         return None
-    if not run.info.get("loaders") and not has(rank, BATCHES):  # before all files are read
-        return NO_LOADER
     if lacking := unreadable_of(run):
         file, why = next(iter(lacking.items()))
         return f"{file}: {why}"
+    if not run.info.get("loaders"):
+        return NO_LOADER
     return _NO_BATCH if (rank.batches("for_step") != UNKNOWN).any() else NO_STEP
 
 
