@@ -34,10 +34,10 @@ class KnownData:
         """
         if table.cells is None:
             return
-        is_step = table.step != SETUP
         places, values = table.cells.places, table.cells.values
-        self._sums[places] += values[is_step].sum(axis=0)
-        self._setup[places] += values[~is_step].sum(axis=0)
+        setup = values[table.step == SETUP].sum(axis=0)
+        self._sums[places] += values.sum(axis=0) - setup
+        self._setup[places] += setup
         self._steps += table.step_count
         self._is_unknown = not (named and self._has_read_data()) and (
             unnamed_bytes(self._sums.reshape(_SHAPE)[..., _BYTES], self._steps, named) is not None
