@@ -116,6 +116,7 @@ def test_who_seems_to_sleep_longer_than_the_step_had_no_helpers_for_that(cpus):
     [
         (120, 40, 1, 5, True),
         (120, 0, 1, 5, False),
+        (120, 0.01, 1, 5, False),  # once in a hundred steps: for 2 s, at most
         (120, 40, 0, 5, False),  # another process of the group takes it
         (120, 40, math.nan, 5, False),
         (70, 40, 1, 5, False),
@@ -138,4 +139,4 @@ def test_a_wait_beyond_memory_high_is_called_so_and_more_memory_is_advised(
         assert bool(verdict.advice and "memory" in verdict.advice.change) == explains
     in_step = {**IN_STEP, "sched__forward_sleep_ns": 60 * MS, "phase__forward_ns": 90 * MS}
     asleep = verdict_on(**in_step, **told)
-    assert (asleep.cause is Cause.HIGH) == bool(high and freed_ms == 1 and stalled_ms == 120)
+    assert (asleep.cause is Cause.HIGH) == (high == 40 and freed_ms == 1 and stalled_ms == 120)

@@ -40,7 +40,7 @@ METRICS_OF_DATA = tuple(
 """Metrics that are then unknown."""
 
 
-def unnamed_bytes(moved: npt.NDArray[np.integer[Any]], steps: int, named: bool) -> int | None:
+def unnamed_in(moved: npt.NDArray[np.integer[Any]], steps: int, named: bool) -> int | None:
     """Bytes read that may be of data, where that makes the numbers of data doubtful; else None.
 
     Args:

@@ -7,7 +7,7 @@ import numpy as np
 from trainobs.core.abi import CELLS_SHAPE, FIELDS, FileClass
 from trainobs.core.cells import WORDS
 from trainobs.core.records import SETUP, StepTable
-from trainobs.core.unnamed_reads import METRICS_OF_DATA, unnamed_bytes
+from trainobs.core.unnamed_reads import METRICS_OF_DATA, unnamed_in
 
 _TAGS = frozenset(
     metric.tag.name + statistic for metric in METRICS_OF_DATA for statistic in ("", "/p95", "/max")
@@ -40,7 +40,7 @@ class KnownData:
         self._setup[places] += setup
         self._steps += table.step_count
         self._is_unknown = not (named and self._has_read_data()) and (
-            unnamed_bytes(self._sums.reshape(_SHAPE)[..., _BYTES], self._steps, named) is not None
+            unnamed_in(self._sums.reshape(_SHAPE)[..., _BYTES], self._steps, named) is not None
         )
 
     def of(self, points: list[tuple[str, float]]) -> list[tuple[str, float]]:

@@ -23,6 +23,10 @@ STALLS = 0.5
 """Share of the time in which a group beyond memory.high has to hold up some task, to be why others
 wait: else these stalls may lie beside the wait."""
 
+_LONGEST_NS = 2e9
+"""For which the kernel puts a task to sleep, at most, each time that it finds it beyond memory.high
+(MEMCG_MAX_HIGH_DELAY_JIFFIES of mm/memcontrol.c)."""
+
 _NETWORK_BYTES, _COMPRESSED = 1024.0, 0.01
 """What makers of batches have to receive for their data to come from a network, also as a share of
 what they hand over: less is the answer of a lock, or of who keeps the time."""
@@ -62,7 +66,7 @@ def cause_of_undivided(now: Situation, slept: float) -> Cause:
 
 
 def is_beyond_high(now: Situation, waited: float) -> bool:
-    """Whether the run surely slept because a control group of it is beyond its memory.high.
+    """Whether the run slept because a control group of it is beyond its memory.high.
 
     Who takes memory then has to free some, and is put to sleep by the kernel, be it a worker, one
     of its threads or the training thread. The group tells for how long any task was, also one that
@@ -70,7 +74,7 @@ def is_beyond_high(now: Situation, waited: float) -> bool:
     """
     high, stalled, freed = (known(now.ns(name)) for name in TOLD_BY[Cause.HIGH])
     least = max(COVERAGE * waited, STALLS * now.parts.step)
-    return high > 0 and freed > 0 and stalled >= least
+    return min(stalled, high * _LONGEST_NS) >= least and freed > 0
 
 
 def _read_beside(now: Situation) -> float:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from trainobs.core.abi import FileClass
 from trainobs.core.records import DATA_IS_NAMED, SETUP
 from trainobs.core.text import size
-from trainobs.core.unnamed_reads import METRICS_OF_DATA
-from trainobs.core.unnamed_reads import unnamed_bytes as unnamed_of
+from trainobs.core.unnamed_reads import METRICS_OF_DATA, unnamed_in
 from trainobs.runlog.rank import RankLog
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.schema import KERNEL
@@ -39,7 +38,7 @@ def unnamed_bytes(run: RunLog, rank: RankLog) -> int | None:
     ):
         return None
     steps = int((rank.step() != SETUP).sum())
-    return unnamed_of(rank.cells([SETUP])["bytes"], steps, named)
+    return unnamed_in(rank.cells([SETUP])["bytes"], steps, named)
 
 
 def told_of(unnamed: float, *, attached: bool, named: bool) -> str:
