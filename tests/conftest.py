@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import kernel_state, warm
+from tests.kernel.privileges import is_dumpable, set_dumpable
 from tests.probed import probed
 from tests.samples import small_disk
 from tests.slow import all_slow, is_slow
@@ -28,7 +29,7 @@ PATIENCE_S = 60.0
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "from tests.warm")
 """Processes that multiprocessing and `tests/warm.py` keep until the interpreter exits."""
 
-MUST_NOT_CHANGE = ("environment", "current directory")
+MUST_NOT_CHANGE = ("environment", "current directory", "dumpable")
 """Of these, what is gone counts as well as what is new."""
 
 Things = dict[str, set[tuple[str | bytes, object]]]
@@ -106,6 +107,8 @@ def leak_check(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         time.sleep(0.02)
     if "current directory" in left:  # or every test after this one would suffer
         os.chdir(next(iter(before["current directory"]))[0])
+    if "dumpable" in left:  # no service serves a process that is not
+        set_dumpable(1)
     if left:
         pytest.fail(f"left behind: {left}", pytrace=False)
 
@@ -227,6 +230,7 @@ def _things(base: Path) -> Things:
         # pytest itself writes the name of the running test.
         "environment": {pair for pair in os.environb.items() if pair[0] != b"PYTEST_CURRENT_TEST"},
         "current directory": {(os.getcwd(), None)},
+        "dumpable": {(str(is_dumpable()), None)},
     }
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 CAP_PERFMON, CAP_BPF = 38, 39
 NOBODY = 65534
 
 _CAPSET = {"x86_64": 126, "aarch64": 91}[os.uname().machine]
 _VERSION = 0x20080522  # _LINUX_CAPABILITY_VERSION_3
-_SET_DUMPABLE, _KEEP_CAPABILITIES = 4, 8  # PR_SET_DUMPABLE, PR_SET_KEEPCAPS
+_GET_DUMPABLE, _SET_DUMPABLE, _KEEP_CAPABILITIES = 3, 4, 8  # PR_GET_DUMPABLE and so on
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,8 +31,24 @@ def become_nobody(capabilities: Collection[int] = (), uid: int = NOBODY, gid: in
     set_dumpable(1)
 
 
-def set_dumpable(value: int) -> None:
+@contextmanager
+def another_user() -> Iterator[None]:
+    """As a user to whom only the modes of files give rights: this thread, and root's go with it."""
+    _libc.setfsuid(NOBODY)
+    try:
+        yield
+    finally:
+        _libc.setfsuid(os.geteuid())
+        set_dumpable(1)  # which a change of the user takes away, and with it the service
+
+
+def is_dumpable() -> bool:
     """Whether other processes of the same user may look into this one."""
+    return _libc.prctl(_GET_DUMPABLE, 0, 0, 0, 0) == 1
+
+
+def set_dumpable(value: int) -> None:
+    """Let other processes of the same user look into this one, or not."""
     assert _libc.prctl(_SET_DUMPABLE, value, 0, 0, 0) == 0
 
 

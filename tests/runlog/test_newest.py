@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.privileges import set_dumpable
+from tests.kernel.privileges import another_user
 from tests.samples import CLOCK
 from trainobs.analysis.newest import newest_run
 from trainobs.core.errors import RunLogError
@@ -79,17 +75,6 @@ def test_a_damaged_file_beside_it_is_passed_over(run, tmp_path):
     other = begin(tmp_path / "a [run]-2", 2, beside=run.name)
     (other / RUN_FILE).write_text("{")
     assert newest_for(run) == run
-
-
-@contextmanager
-def another_user() -> Iterator[None]:
-    """As a user to whom only the modes of files give rights: this thread, and root's go with it."""
-    ctypes.CDLL(None).setfsuid(65534)
-    try:
-        yield
-    finally:
-        ctypes.CDLL(None).setfsuid(os.geteuid())
-        set_dumpable(1)  # which a change of the user takes away, and with it the service
 
 
 @pytest.fixture

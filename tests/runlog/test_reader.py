@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.kernel.privileges import another_user
 from tests.samples import EVERY_PROGRAM, batch, busy_run, info
 from trainobs.analysis.summary import summarize
 from trainobs.core.abi import FileClass, Op, Role
@@ -299,14 +299,6 @@ def test_a_wait_of_a_version_that_knew_no_thread_of_gloo_is_not_one_for_other_ra
 
 
 @pytest.fixture
-def as_another_user():
-    user = os.geteuid()
-    os.seteuid(user or 65534)  # root may read every file
-    yield
-    os.seteuid(user)
-
-
-@pytest.fixture
 def secret_run(write_run, monkeypatch):
     run = write_run()
     monkeypatch.chdir(run / "rank=0")  # what is above it may be closed to another user
@@ -315,8 +307,10 @@ def secret_run(write_run, monkeypatch):
     run.chmod(0o755)
 
 
-@pytest.mark.usefixtures("secret_run", "as_another_user")
+@pytest.mark.usefixtures("secret_run")
 def test_files_of_another_user_are_not_called_damaged():
-    with pytest.raises(RunLogError, match=r"(?s)Permission denied.*do: +see that you may read it"):
-        read_info(Path("../run.json"))
-    assert why_unreadable(Path("steps-00000.parquet"), ()) == "Permission denied"
+    denied = r"(?s)Permission denied.*do: +see that you may read it"
+    with another_user():
+        with pytest.raises(RunLogError, match=denied):
+            read_info(Path("../run.json"))
+        assert why_unreadable(Path("steps-00000.parquet"), ()) == "Permission denied"
