@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import tempfile
 import threading
@@ -157,6 +158,8 @@ def test_a_disk_that_stays_full_is_told_in_the_log_all_the_same(tmp_path, caplog
     assert 0 < len(stored) == 60 - summary["lost_steps"]["runlog"] < 60
     assert summary["lost_because"]["runlog"] == "ENOSPC: No space left on device"
     assert ".reserve" not in files
+    where = re.escape(str(disk / "run" / "rank=0"))
+    assert re.search(rf"  found: OSError: .*No space left on device: '{where}/", caplog.text)
     assert "  do:    make room on the disk, or for more files (`df -i`)" in caplog.text
 
 

@@ -60,7 +60,7 @@ def test_a_full_disk_takes_no_half_record_and_the_events_come_later(disk):
     filler.write_bytes(bytes(52 << 10))
     for step in range(1, 30):  # 30 kB, of which the disk takes a part
         file.add_event(event(step))
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=f"No space left on device: '{small}/events"):
         file.flush()
     assert steps(small) == [0]
     filler.unlink()

@@ -26,25 +26,19 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     lose the last seconds of a log, not worth a stall of the storage that is being measured.
 
     Raises:
-        OSError: the directory is missing or not writable, or the disk is full; `path` is as before.
+        OSError: the directory is missing or not writable, or the disk is full; `path`, which it
+            names, is as before.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        with _made(temporary, path) as file:
+        with open(temporary, "xb") as file:
             yield file
         os.replace(temporary, path)
-    except BaseException:  # Ctrl-C, too
+    except BaseException as error:  # Ctrl-C, too
         with suppress(OSError):  # give the space back to a full disk
             temporary.unlink()
-        raise
-
-
-def _made(temporary: Path, path: Path) -> BinaryIO:
-    """The file to write to; an error names the one that is meant."""
-    try:
-        return open(temporary, "xb")
-    except OSError as error:
-        error.filename = os.fspath(path)
+        if isinstance(error, OSError) and error.filename in (None, os.fspath(temporary)):
+            error.filename, error.filename2 = os.fspath(path), None
         raise
 
 

@@ -77,8 +77,9 @@ class EventFile:
             data = (b"" if length else _record(start)) + self._pending
             try:
                 write_all(file.fileno(), data)
-            except OSError:
+            except OSError as error:
                 os.ftruncate(file.fileno(), length)
+                error.filename = os.fspath(self._path)
                 raise
         self._written = length + len(data)
         self._pending.clear()
