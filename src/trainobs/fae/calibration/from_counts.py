@@ -289,7 +289,7 @@ def _check(access: AccessCounts, table: ModelTable) -> None:
         raise FAEError(
             "the access counts are of another model",
             f"table {table.name!r} with {table.row_count} rows, in the counts "
-            + ("it is missing" if rows is None else f"{rows} rows"),
+            + (f"only {list(access.tables)[:8]}" if rows is None else f"{rows} rows"),
             "give the counts of a run of this model, or calibrate from the loader",
         )
 
