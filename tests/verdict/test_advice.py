@@ -154,6 +154,25 @@ def test_to_have_no_workers_is_advised_as_torch_takes_it(monkeypatch, persistent
     DataLoader(range(2), **given, persistent_workers=kept)
 
 
+@pytest.mark.parametrize(
+    ("throttled", "quota", "most"), [(0, False, 8), (60, False, 2), (60, True, 8), (nan, False, 8)]
+)
+def test_no_more_workers_are_advised_than_a_hidden_quota_lets_compute(
+    monkeypatch, throttled, quota, most
+):
+    """As of a pod: what it kept from the run tells of it, and CPUs of the machine are no help."""
+    tried: list[float] = []
+    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(change.value) or ())
+    facts = replace(TWO_CPUS, workers=1, usable_cpus=8.0, all_cpus=64.0, quota=quota)
+    busy = {"sched__thread_cpu_ns": 10 * MS, "sched__child_cpu_ns": 0.0}
+    busy |= {"sched__worker_cpu_ns": 80 * MS, "sched__throttled_ns": throttled * MS}
+    summed = SummedSteps()
+    summed.add(columns(**busy))  # on 1.9 CPUs
+    now = Situation(summed.mean(), parts_of(summed.mean(), facts), facts, None)
+    list(advice._workers(object(), now))
+    assert max(tried) == most
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_what_a_replay_does_not_predict_is_not_advised(known):
     """Least of all does it take the report away."""
