@@ -77,11 +77,25 @@ def test_a_larger_quota_is_advised_where_its_size_is_known_of_all_the_run(
     assert tried == told
 
 
-@pytest.mark.parametrize(("quota", "told"), [(0.5, "a CPU quota of 1"), (None, None)])
-def test_a_larger_quota_is_advised_where_it_is_one_cause_of_two(quota, told):
+@pytest.mark.parametrize(
+    ("quota", "hidden", "told"),
+    [
+        (0.5, False, "a CPU quota of 1"),
+        (0.5, True, "a CPU quota of 1"),
+        (None, False, None),
+        (1.8, False, "a CPU quota of 2"),
+        (1.8, True, None),  # it is not used up: one of a group above may be
+    ],
+)
+def test_a_larger_quota_is_advised_where_it_is_one_cause_of_two(quota, hidden, told):
     """What a loader computes is the other."""
-    facts = replace(TWO_CPUS, usable_cpus=0.5, quota=quota is not None, workers=0)
-    lacks = {"sched__main_runqueue_ns": 50 * MS, "sched__throttled_ns": 50 * MS if quota else 0.0}
+    known = {"usable_cpus": quota or 0.5, "quota": quota is not None, "quota_hidden": hidden}
+    facts = replace(TWO_CPUS, workers=0, **known)
+    used = {f"sched__{whose}_cpu_ns": 0.0 for whose in ("thread", "worker", "child")}
+    lacks = used | {
+        "sched__main_runqueue_ns": 50 * MS,
+        "sched__throttled_ns": 50 * MS if quota else 0.0,
+    }
     summed = SummedSteps()
     summed.add(columns(**split(compute=40, cpu_wait=40) | lacks))
     replay = SimpleNamespace(
