@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+from ctypes import get_errno
 from pathlib import Path
 
 import pytest
 
-from trainobs.core.control_groups import is_frozen, memory_left
+from tests.kernel.processes import in_child
+from tests.memory_group import limited
+from trainobs.core.control_groups import CGROUP, cgroups, is_frozen, memory_left
+from trainobs.host.facts import host_facts
+from trainobs.host.group import REFAULTS, GroupLimits
+from trainobs.host.procfs import PROC
+
+CLONE_NEWNS, CLONE_NEWCGROUP, MNT_DETACH = 0x00020000, 0x02000000, 2
+libc = ctypes.CDLL(None, use_errno=True)
 
 STAT = "anon 700\nactive_file {}\ninactive_file 20"
 
@@ -77,3 +88,45 @@ def test_a_frozen_group_is_one_of_either_version(tmp_path, line, file, frozen, n
     for state, is_so in ((not_yet, False), (frozen, True)):
         path.write_text(f"populated 1\n{state}\n")
         assert is_frozen(7, tmp_path / "proc", tmp_path / "cgroup") is is_so
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes control groups and namespaces")
+
+
+@needs_root
+def test_a_mount_from_above_the_own_namespace_shows_no_group_of_the_process():
+    """A container with the machine's mount calls its group `/`: that is not the machine's root."""
+
+    def with_the_machines() -> None:
+        enter(group)
+        seen = cgroups(PROC, CGROUP, "memory")
+        assert not any((one / "memory.stat").exists() for one in seen)
+        assert memory_left() is None
+        limits = GroupLimits(None)
+        assert limits.kills_of_machine
+        assert REFAULTS not in limits.names
+
+    def with_its_own() -> None:
+        enter(group)
+        mount_own(group.parent)
+        assert cgroups(PROC, CGROUP, "memory")[0] == group.parent
+        assert host_facts()["memory_limit_bytes"] == 64 << 20
+
+    with limited(64 << 20) as group:
+        in_child(with_the_machines)
+        in_child(with_its_own)
+
+
+def enter(group: Path) -> None:
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    assert libc.unshare(CLONE_NEWCGROUP | CLONE_NEWNS) == 0, os.strerror(get_errno())
+
+
+def mount_own(place: Path) -> None:
+    """Replace a mount of control groups by that of this process's namespace, as containers have."""
+    private, options = 0x44000, None if place == CGROUP else b"memory"
+    assert libc.mount(b"none", b"/", None, private, None) == 0, os.strerror(get_errno())
+    assert libc.umount2(os.fsencode(place), MNT_DETACH) == 0, os.strerror(get_errno())
+    version = b"cgroup" if options else b"cgroup2"
+    done = libc.mount(b"none", os.fsencode(place), version, 0, options)
+    assert done == 0, os.strerror(get_errno())

@@ -57,6 +57,19 @@ def test_a_group_that_is_entered_later_counts_from_then_on(tmp_path, enter):
     assert limits.totals() == (203e6,)
 
 
+def test_what_hidden_quotas_kept_is_told_by_the_group_where_the_kernel_knows(tmp_path, enter):
+    """What a group above kept from others is not this one's, and nothing counts twice."""
+    enter("pod", cpu_stat=stat(700), cpu_stat_local=stat(600))
+    enter("pod/a/without", cpu_stat_local="")  # which has no controller
+    enter("pod/a", cpu_stat=stat(10), cpu_stat_local=stat(30))
+    enter("pod/a/without", cpu_stat="usage_usec 7\n")
+    limits = GroupLimits(None, tmp_path / "proc", tmp_path / "cgroup")
+    enter("pod", cpu_stat=stat(900), cpu_stat_local=stat(800))
+    enter("pod/a", cpu_stat=stat(20), cpu_stat_local=stat(70))
+    enter("pod/a/without")
+    assert limits.totals() == (40e6,)
+
+
 @pytest.mark.parametrize("mount", ["", "unified/"])
 def test_what_a_group_was_frozen_is_told_by_the_group_itself(tmp_path, enter, mount):
     """Of the groups above the kernel adds it up; beside version 1 they lie elsewhere."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.privileges import keep_capabilities
+from tests.kernel.privileges import CAP_BPF, CAP_PERFMON, become_nobody, keep_capabilities
 from tests.kernel.processes import in_child
 from tests.kernel_state import BPF_SYSCALL
 from trainobs.core.errors import ProbeCause, ProbeError
@@ -23,6 +23,7 @@ from trainobs.probes.local_backend import LocalBackend
 from trainobs.probes.service_backend import who_may
 
 CLONE_NEWUSER = 0x10000000
+PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 ALLOW, EPERM = 0x7FFF0000, 0x00050001  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO | EPERM
 ENOSYS, KILL = 0x00050026, 0x80000000  # likewise, and SECCOMP_RET_KILL_PROCESS
@@ -99,6 +100,13 @@ def test_who_may_start_nothing_is_not_said_to_be_ended_by_bpf() -> None:
     in_child(attempt)
 
 
+def become_nobody_of_a_container() -> None:
+    """Where root has no more than a few capabilities, as a container engine leaves to it."""
+    for number in (CAP_PERFMON, CAP_BPF):
+        assert libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0
+    become_nobody()
+
+
 @pytest.mark.needs_bpf
 @needs_root
 def test_to_try_what_would_end_a_process_leaves_no_core_file(tmp_path: Path) -> None:
@@ -114,9 +122,10 @@ def test_to_try_what_would_end_a_process_leaves_no_core_file(tmp_path: Path) -> 
 
 @pytest.mark.needs_bpf
 @needs_root
-def test_root_of_a_container_is_not_told_to_run_as_root() -> None:
+@pytest.mark.parametrize("give_up", [keep_capabilities, become_nobody_of_a_container])
+def test_who_is_in_a_container_is_not_told_to_run_as_root(give_up: Callable[[], None]) -> None:
     def attempt() -> None:
-        keep_capabilities()
+        give_up()
         error = refused()
         assert "lacks CAP_BPF or CAP_PERFMON" in error.found
         assert "run as root" not in error.do

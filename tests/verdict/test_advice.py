@@ -77,11 +77,25 @@ def test_a_larger_quota_is_advised_where_its_size_is_known_of_all_the_run(
     assert tried == told
 
 
-@pytest.mark.parametrize(("quota", "told"), [(0.5, "a CPU quota of 1"), (None, None)])
-def test_a_larger_quota_is_advised_where_it_is_one_cause_of_two(quota, told):
+@pytest.mark.parametrize(
+    ("quota", "hidden", "told"),
+    [
+        (0.5, False, "a CPU quota of 1"),
+        (0.5, True, "a CPU quota of 1"),
+        (None, False, None),
+        (1.8, False, "a CPU quota of 2"),
+        (1.8, True, None),  # it is not used up: one of a group above may be
+    ],
+)
+def test_a_larger_quota_is_advised_where_it_is_one_cause_of_two(quota, hidden, told):
     """What a loader computes is the other."""
-    facts = replace(TWO_CPUS, usable_cpus=0.5, quota=quota is not None, workers=0)
-    lacks = {"sched__main_runqueue_ns": 50 * MS, "sched__throttled_ns": 50 * MS if quota else 0.0}
+    known = {"usable_cpus": quota or 0.5, "quota": quota is not None, "quota_hidden": hidden}
+    facts = replace(TWO_CPUS, workers=0, **known)
+    used = {f"sched__{whose}_cpu_ns": 0.0 for whose in ("thread", "worker", "child")}
+    lacks = used | {
+        "sched__main_runqueue_ns": 50 * MS,
+        "sched__throttled_ns": 50 * MS if quota else 0.0,
+    }
     summed = SummedSteps()
     summed.add(columns(**split(compute=40, cpu_wait=40) | lacks))
     replay = SimpleNamespace(
@@ -152,6 +166,25 @@ def test_to_have_no_workers_is_advised_as_torch_takes_it(monkeypatch, persistent
     given = {word.split("=")[0]: 0 for word in text.split() if "=" in word}
     kept = persistent and "without persistent_workers" not in text
     DataLoader(range(2), **given, persistent_workers=kept)
+
+
+@pytest.mark.parametrize(
+    ("throttled", "quota", "most"), [(0, False, 8), (60, False, 2), (60, True, 8), (nan, False, 8)]
+)
+def test_no_more_workers_are_advised_than_a_hidden_quota_lets_compute(
+    monkeypatch, throttled, quota, most
+):
+    """As of a pod: what it kept from the run tells of it, and CPUs of the machine are no help."""
+    tried: list[float] = []
+    monkeypatch.setattr(advice, "_try", lambda _, change, text: tried.append(change.value) or ())
+    facts = replace(TWO_CPUS, workers=1, usable_cpus=8.0, all_cpus=64.0, quota=quota)
+    busy = {"sched__thread_cpu_ns": 10 * MS, "sched__child_cpu_ns": 0.0}
+    busy |= {"sched__worker_cpu_ns": 80 * MS, "sched__throttled_ns": throttled * MS}
+    summed = SummedSteps()
+    summed.add(columns(**busy))  # on 1.9 CPUs
+    now = Situation(summed.mean(), parts_of(summed.mean(), facts), facts, None)
+    list(advice._workers(object(), now))
+    assert max(tried) == most
 
 
 @pytest.mark.parametrize("known", [False, True])

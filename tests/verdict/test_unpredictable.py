@@ -89,6 +89,25 @@ def test_beyond_memory_high_nothing_is_predicted_of_workers_which_take_memory_to
 
 
 @pytest.mark.parametrize(
+    ("hidden", "stalled_ms", "freeing_ms", "told"),
+    [
+        (True, 5, 1, True),
+        (True, 5, 6, False),  # what is freed for the pages of files that are read is no harm
+        (True, 5, np.nan, False),
+        (False, 5, 1, False),
+    ],
+)
+def test_nor_where_a_container_is_held_up_and_groups_above_are_hidden(
+    hidden, stalled_ms, freeing_ms, told
+):
+    """As beyond memory.high of its pod, which nothing in it counts."""
+    held = MEAN | {"memory/high_count": 0.0, "memory/stalled_ns": stalled_ms * MS}
+    held |= {"memory/reclaim_ns": freeing_ms * MS}
+    found = unpredictable(replace(TWO_CPUS, quota_hidden=hidden), sample(), held)
+    assert ("held up for want of memory" in found.get("workers", "")) == told
+
+
+@pytest.mark.parametrize(
     ("known", "sampler", "workers"),
     [
         ({"draw": NO_DRAW}, None, False),

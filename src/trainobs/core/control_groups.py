@@ -41,8 +41,10 @@ def folders(groups: str, mount: Path, controller: str) -> tuple[Path, ...]:
     Source: Documentation/admin-guide/cgroup-v2.rst; lines of `/proc/self/cgroup` are
     `id:controllers:path`, with id 0 and no controllers for version 2. A group beyond the root of
     this process's cgroup namespace is shown from there, as `/../other` (cgroup_namespaces(7)):
-    none of its folders can be seen, for the root is another group.
+    none of its folders can be seen, for the root is another group. The same goes for all where the
+    mount begins above that root, as `docker run --volume /sys/fs/cgroup:/sys/fs/cgroup` has it.
     """
+    above = _begins_above()
     found: list[Path] = []
     for line in groups.splitlines():
         if line.count(":") < 2:
@@ -53,9 +55,22 @@ def folders(groups: str, mount: Path, controller: str) -> tuple[Path, ...]:
         if ".." in path.split("/"):
             continue
         root = mount / controllers
+        if root in above:
+            continue
         leaf = root / path.lstrip("/")
         found += [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(root))]
     return tuple(found)
+
+
+def _begins_above() -> set[Path]:
+    """Mounts that show groups from above the root of this process's cgroup namespace."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return set()
+    found = [line.split(" ", 5)[3:5] for line in lines]
+    roots = {place: root for root, place in found}  # the last one at a place covers others
+    return {Path(place) for place, root in roots.items() if root.startswith("/..")}
 
 
 def own_of_version_2(groups: str, mount: Path) -> list[Path]:

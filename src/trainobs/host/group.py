@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import nan
 from pathlib import Path
 
@@ -109,13 +109,25 @@ class GroupLimits:
         if self.kills_of_machine:
             kills = _files([self._proc], "vmstat", _OOM_KILLS)
         return {
-            THROTTLED: _files(cpu, "cpu.stat", _THROTTLED),
+            THROTTLED: _throttling(cpu),
             REFAULTS: _nearest(memory, "memory.stat", _REFAULTS),
             FROZEN: _files(own_of_version_2(groups, mount), "cgroup.stat.local", _FROZEN),
             OOM_KILLS: kills,
             HIGH: _files(memory, "memory.events.local", _HIGH),
             STALLED: _files(own_of_version_2(groups, mount), "memory.pressure", _STALLED),
         }
+
+
+def _throttling(groups: Sequence[Path]) -> _Asked:
+    """What quotas keep from a process: those of its groups, or what each kept from its tasks.
+
+    `cpu.stat.local` (Linux 6.6) of the group that counts for a process has what any above it kept
+    from it, also those that a container hides. `cpu.stat` has what its own kept from all below.
+    """
+    for one in _files(groups, "cpu.stat.local", _THROTTLED):
+        if _value(one, _THROTTLED, None) is not None:
+            return {one: _THROTTLED}
+    return _files(groups, "cpu.stat", _THROTTLED)
 
 
 def _files(groups: Iterable[Path], name: str, fields: Mapping[re.Pattern[bytes], int]) -> _Asked:

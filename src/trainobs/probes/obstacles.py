@@ -23,17 +23,17 @@ _CLIMB = (
     f"run as root, {_SERVICE}, or give the process CAP_BPF and CAP_PERFMON "
     "(`setpriv --inh-caps=+bpf,+perfmon --ambient-caps=+bpf,+perfmon`)"
 )
-_CLIMB_AS_ROOT = (
-    "start the container with CAP_BPF and CAP_PERFMON (`--cap-add BPF --cap-add PERFMON`), or "
-    f"{_SERVICE} on the host"
+_CLIMB_NO_MORE = (
+    "start the container with CAP_BPF and CAP_PERFMON (`--cap-add BPF --cap-add PERFMON`, and as "
+    f"root), or {_SERVICE} on the host"
 )
 _ALL_UIDS = ["0", "0", str(2**32 - 1)]
 _SECCOMP_FILTER = "2"  # SECCOMP_MODE_FILTER
 
 
-def capabilities() -> list[str]:
-    """Effective capabilities of this process, of those that matter to BPF."""
-    mask = int(_status("CapEff", "0"), 16)
+def capabilities(kind: str = "CapEff") -> list[str]:
+    """Effective (or other) capabilities of this process, of those that matter to BPF."""
+    mask = int(_status(kind, "0"), 16)
     return [name for bit, name in CAPABILITIES.items() if mask >> bit & 1]
 
 
@@ -88,7 +88,9 @@ def why_not_permitted(error: int) -> ProbeError:
         do = "run outside of it (rootless containers have one), or use trainobs-probed of the host"
     elif not may_load():
         why = _NO_CAPABILITIES
-        do = _CLIMB if os.geteuid() else _CLIMB_AS_ROOT
+        roots = capabilities("CapBnd")  # a container engine leaves a few to it
+        may_climb = os.geteuid() and {"CAP_BPF", "CAP_PERFMON"} <= set(roots)
+        do = _CLIMB if may_climb else _CLIMB_NO_MORE
     elif has_seccomp_filter():
         why = "the process has the capabilities; a seccomp filter refuses bpf(2)"
         do = "allow bpf(2) in the container's seccomp profile, or use trainobs-probed of the host"

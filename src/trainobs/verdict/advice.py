@@ -12,7 +12,14 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.workers import HAND_NS_PER_BYTE
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.causes import awaited_alone, kernels_share
-from trainobs.verdict.cpus import contention, free_cpus, lacked_share, taken_by_others
+from trainobs.verdict.cpus import (
+    contention,
+    free_cpus,
+    knows_quota,
+    lacked_share,
+    taken_by_others,
+    within_quota,
+)
 from trainobs.verdict.facts import Facts
 from trainobs.verdict.handover import handed_over
 from trainobs.verdict.parts import BOUND, Situation, known
@@ -154,8 +161,7 @@ def _replayed(
     cpus = now.facts.usable_cpus if now.facts.most_cpus is None else None
     if Cause.OTHERS in (cause, taken_by) and cpus:
         yield from _try(replay, Change("cpus", cpus), "give this run CPUs of its own")
-    quota = now.facts.quota  # None: nobody knows how large it is
-    if Cause.QUOTA in (cause, taken_by) and cpus and quota:
+    if Cause.QUOTA in (cause, taken_by) and cpus and knows_quota(now):
         more = min(2 * cpus, now.facts.all_cpus or 2 * cpus)
         yield from _try(replay, Change("cpus", more), f"a CPU quota of {more:g}")
     more = min(2 * (cpus or inf), now.facts.machine_cpus or 0.0)
@@ -180,7 +186,8 @@ def _workers(replay: Replay, now: Situation) -> _Found:
         yield from _try(replay, Change("workers", 0), f"num_workers=0{alone}")
     if free is None or isnan(taken_by_others(now)):
         return
-    room = min(int(free + 0.5), workers_in_memory(facts, now.ns("memory/worker_rss_bytes")))
+    room = int(within_quota(now, free) + 0.5)
+    room = min(room, workers_in_memory(facts, now.ns("memory/worker_rss_bytes")))
     more = (count for count in _counts(room) if count > facts.workers)
     better = [one for n in more for one in _try(replay, Change("workers", n), f"num_workers={n}")]
     best = max((advice.gain[0] for advice in better), default=0.0)

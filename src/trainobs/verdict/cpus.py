@@ -49,6 +49,21 @@ def free_cpus(now: Situation) -> float | None:
     return min(facts.usable_cpus, left)
 
 
+def within_quota(now: Situation, cpus: float) -> float:
+    """So many CPUs; what this run used, if less, where a quota that nobody sees was used up."""
+    used, throttled = cpus_used(now), now.ns("sched/throttled_ns")
+    is_used_up = throttled >= THROTTLES * now.parts.step and not knows_quota(now)
+    return used if is_used_up and used < cpus else cpus
+
+
+def knows_quota(now: Situation) -> bool:
+    """Whether the quota that throttles is the known one, not that of a group above a container."""
+    facts = now.facts
+    return facts.quota and not (
+        facts.quota_hidden and cpus_used(now) < FULL * (facts.usable_cpus or inf)
+    )
+
+
 def cpus_used(now: Situation) -> float:
     """CPUs that this run computes on, on average; NaN if unknown."""
     own = now.parts.step - now.ns("sched/main_offcpu_ns")

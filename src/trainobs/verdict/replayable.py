@@ -10,7 +10,7 @@ from trainobs.replay.predict import Replay
 from trainobs.replay.trace import Given, trace_of
 from trainobs.verdict import metric_names as names
 from trainobs.verdict.asleep import helpers_ns, why_kept
-from trainobs.verdict.cpus import FULL, cpus_used, free_cpus
+from trainobs.verdict.cpus import FULL, cpus_used, free_cpus, within_quota
 from trainobs.verdict.evidence import WORTH_SHOWING
 from trainobs.verdict.facts import Facts
 from trainobs.verdict.handover import asleep_for_nobody
@@ -111,8 +111,8 @@ def replay_of(summed: SummedSteps, facts: Facts) -> Replay | None:
     given = Given(
         workers=workers,
         prefetch=facts.prefetch,
-        cpus=free_cpus(now) or cpus,
-        most_cpus=cpus,
+        cpus=within_quota(now, free_cpus(now) or cpus),
+        most_cpus=within_quota(now, cpus),
         threads=facts.torch_threads or 0,
         tensors=facts.tensors or 0,
         draw=facts.draw or NO_DRAW,

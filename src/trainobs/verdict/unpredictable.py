@@ -36,6 +36,8 @@ STALLS = 0.05
 
 _BEYOND_HIGH = "its control group is beyond memory.high, and workers take memory, too"
 
+_HELD_UP = "its control group was held up for want of memory, and workers take memory, too"
+
 _UNEVEN = "the sampler of the loader takes long for some batches, and hardly anything for others"
 _UNTIMED = "too few draws of the sampler of the loader were timed"
 
@@ -54,8 +56,12 @@ def unpredictable(facts: Facts, sample: Sample, mean: Mapping[str, float]) -> di
     found = {} if facts.most_cpus is None else dict.fromkeys(_OF_CPUS, _CPUS_CHANGED)
     if isnan(mean["sched/others_cpu_ratio"]):
         found["workers"] = _OTHERS_UNKNOWN
-    if mean["memory/high_count"] > 0 and mean["memory/stalled_ns"] >= STALLS * mean[STEP]:
+    stalled = mean["memory/stalled_ns"] / mean[STEP]
+    freeing = mean["memory/reclaim_ns"] / mean[STEP]
+    if mean["memory/high_count"] > 0 and stalled >= STALLS:
         found["workers"] = _BEYOND_HIGH
+    elif facts.quota_hidden and stalled - freeing >= STALLS:  # memory.high of a group above
+        found["workers"] = _HELD_UP
     if facts.draw is None:
         found["sampler"] = _UNEVEN if facts.uneven_draw_ns else _UNTIMED
     if are_uneven(facts, mean):

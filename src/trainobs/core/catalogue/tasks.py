@@ -178,11 +178,11 @@ TASKS: tuple[Metric, ...] = (
         "sched/throttled_ns",
         "ns",
         MetricKind.SUM,
-        "cpu.stat",
+        "cpu.stat.local, cpu.stat",
         "Time in which the quota of its control groups kept this process off CPUs, summed over "
         "CPUs; read about once a second, and spread evenly in between.",
-        "Groups above the one that a container shows; and of a group that it enters later, what "
-        "that counts until the next reading.",
+        "Before Linux 6.6, quotas of groups above the one that a container shows; and of a group "
+        "that it enters later, what that counts until the next reading.",
     ),
     Metric(
         "sched/frozen_ns",
