@@ -70,7 +70,8 @@ class ObsTrainerCallback(ObservingCallback, TrainerCallback):  # type: ignore[mi
         run_dir: directory of the last run log; None before the first `train`.
 
     Raises:
-        SettingError: a parameter has a bad value.
+        SettingError: a parameter has a bad value; at the beginning of `train`, a variable of the
+            environment has, or the `run_dir` given cannot be written.
         ProbeError: at the beginning of `train`, a probe that `probes` names cannot run.
 
     Notes:

@@ -112,7 +112,8 @@ class ObsCallback(ObservingCallback, _Callback):  # type: ignore[misc]
         run_dir: directory of the last run log; None before the first fit.
 
     Raises:
-        SettingError: a parameter has a bad value.
+        SettingError: a parameter has a bad value; at the beginning of fit, a variable of the
+            environment has, or the `run_dir` given cannot be written.
         ProbeError: at the beginning of fit, a probe that `probes` names cannot run.
 
     Notes:

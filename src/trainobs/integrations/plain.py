@@ -364,7 +364,8 @@ def observe(
         two that are to go on at once, the first has to be in a `with` when the second begins.
 
     Raises:
-        SettingError: a parameter has a bad value, or the `run_dir` given cannot be written.
+        SettingError: a parameter or a variable of the environment has a bad value, or the
+            `run_dir` given cannot be written.
         ProbeError: a probe that `probes` names cannot run.
     """
     settings = Settings.parse(
