@@ -45,8 +45,10 @@ def run(
     settings: dict | None = None,
     missed: float = 0.0,
     batches: int = 0,
+    waited: float = 1e6,
 ) -> RunLog:
     columns = {
+        "loader__wait_ns": [waited] * STEPS,
         "step__duration_ns": [1e7] * STEPS,
         "io__data_read_bytes": [2048.0] * STEPS,
         "cache__miss_bytes": [missed] * STEPS,
@@ -84,6 +86,13 @@ def run(
 def test_what_rivals_the_data_makes_it_doubtful(values, unnamed, tmp_path: Path) -> None:
     found = run(tmp_path, *values)
     assert unnamed_bytes(found, found.rank) == unnamed
+
+
+@pytest.mark.parametrize("role", [Role.MAIN, Role.WORKER])
+def test_without_a_known_loader_the_training_thread_may_read_data(role, tmp_path: Path) -> None:
+    found = run(tmp_path, reads(role, 3 * MB), waited=np.nan)
+    assert unnamed_bytes(found, found.rank) == 3 * MB
+    assert LoadedRun(tmp_path).steps["io/data_read_bytes"].null_count == STEPS
 
 
 @pytest.mark.parametrize("step", [0, 1])  # 0: before the first step
@@ -124,7 +133,7 @@ def test_of_parts_of_the_log_nobody_says_that_nothing_of_named_data_was_read(
 
 def test_a_report_says_that_data_is_unknown_and_what_to_do(tmp_path: Path) -> None:
     summary = summarize(run(tmp_path, reads(Role.THREAD, 3 * MB)))
-    told = "threads or processes of the run read 3 MB of files that nobody named; give `data_roots`"
+    told = "the run read 3 MB of files that nobody named; give `data_roots`"
     for text in (brief.render(summary, 0), io_text.render(summary), full.render(summary)):
         assert told in " ".join(text.split())
     files = io_text.render(summary)

@@ -2,7 +2,9 @@
 
 What loader workers read is training data, and so is what the training thread reads as it waits for
 its loader. Of what other threads and processes read nobody knows that: compilers and loggers read,
-too. Nor is it known of a mapped file that may be code, or is open for writing, whoever touches it.
+too. Nor is it known of what the training thread reads in a run of which no wait for a loader is
+known: it may have a loader that is none of torch's, or none at all. Nor is it known of a mapped
+file that may be code, or is open for writing, whoever touches it.
 Where they have read about as much as is known to be data, numbers of data are no numbers. Nor are
 they where nothing was read of what somebody named: a directory of links to files elsewhere, say,
 or a block device, which has the class of the file system that it has its name on: shared memory.
@@ -40,7 +42,9 @@ METRICS_OF_DATA = tuple(
 """Metrics that are then unknown."""
 
 
-def unnamed_in(moved: npt.NDArray[np.integer[Any]], steps: int, named: bool) -> int | None:
+def unnamed_in(
+    moved: npt.NDArray[np.integer[Any]], steps: int, *, named: bool, waited: bool
+) -> int | None:
     """Bytes read that may be of data, where that makes the numbers of data doubtful; else None.
 
     Args:
@@ -48,12 +52,14 @@ def unnamed_in(moved: npt.NDArray[np.integer[Any]], steps: int, named: bool) -> 
         steps: how many these are.
         named: whether somebody named the training data. Then to be asked only where nothing of it
             was read.
+        waited: whether it is known of any step how long it waited for its loader.
     """
     data = int(moved[[*_READS, Op.MMAP, Op.FAULT_FILL], FileClass.DATA].sum())
     others = moved[[*_READS, Op.FAULT_FILL], FileClass.OTHER][:, [Role.THREAD, Role.CHILD]]
     devices = moved[_READS, FileClass.SHM][:, [Role.THREAD, Role.CHILD, Role.WORKER]]
     unnamed = int(others.sum() + moved[Op.UNNAMED_FILL].sum() + devices.sum())
-    if named:
+    if named or not waited:
         unnamed += int(moved[_READS, FileClass.OTHER][:, [Role.MAIN, Role.WORKER]].sum())
+    if named:
         unnamed += int(moved[_READS, FileClass.SHM][:, Role.MAIN].sum())
     return unnamed if unnamed >= max(_LEAST, _LEAST_IN_A_STEP * steps, _RIVALS * data) else None

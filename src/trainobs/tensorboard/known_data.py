@@ -23,7 +23,7 @@ class KnownData:
         self._sums = np.zeros(WORDS, np.uint64)
         self._setup = np.zeros(WORDS, np.uint64)
         self._steps = 0
-        self._is_unknown = False
+        self._is_unknown = self._waited = False
 
     def take(self, table: StepTable, *, named: bool) -> None:
         """Take the next steps.
@@ -39,8 +39,10 @@ class KnownData:
         self._sums[places] += values.sum(axis=0) - setup
         self._setup[places] += setup
         self._steps += table.step_count
+        self._waited |= bool(np.isfinite(table.columns.get("loader/wait_ns", np.nan)).any())
+        moved = self._sums.reshape(_SHAPE)[..., _BYTES]
         self._is_unknown = not (named and self._has_read_data()) and (
-            unnamed_in(self._sums.reshape(_SHAPE)[..., _BYTES], self._steps, named) is not None
+            unnamed_in(moved, self._steps, named=named, waited=self._waited) is not None
         )
 
     def of(self, points: list[tuple[str, float]]) -> list[tuple[str, float]]:

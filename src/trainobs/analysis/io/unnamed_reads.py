@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from trainobs.core.abi import FileClass
 from trainobs.core.records import DATA_IS_NAMED, SETUP
 from trainobs.core.text import size
@@ -38,7 +40,8 @@ def unnamed_bytes(run: RunLog, rank: RankLog) -> int | None:
     ):
         return None
     steps = int((rank.step() != SETUP).sum())
-    return unnamed_in(rank.cells([SETUP])["bytes"], steps, named)
+    waited = bool(np.isfinite(rank.metric("loader/wait_ns")).any())
+    return unnamed_in(rank.cells([SETUP])["bytes"], steps, named=named, waited=waited)
 
 
 def told_of(unnamed: float, *, attached: bool, named: bool) -> str:
@@ -54,5 +57,5 @@ def told_of(unnamed: float, *, attached: bool, named: bool) -> str:
         read = f"nothing in {do} was seen read, and {size(unnamed)} of other files were"
         do = "where links in it lead elsewhere, name that"
         return f"{read}; {do}; block devices are not told apart"
-    read = f"threads or processes of the run read {size(unnamed)} of files that nobody named"
+    read = f"the run read {size(unnamed)} of files that nobody named"
     return f"{read}; give {do}"
