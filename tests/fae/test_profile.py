@@ -222,7 +222,7 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_saving_where_that_is_impossible_leaves_nothing(profile, tmp_path):
     with pytest.raises(OSError, match="No such file or directory"):
         profile.save(tmp_path / "missing" / "profile")
-    with pytest.raises(OSError, match="missing/profile"):
+    with pytest.raises(OSError, match=r"missing/profile[^>]*$"):
         profile.save(tmp_path / "missing" / "profile")
     assert not list(tmp_path.iterdir())
 

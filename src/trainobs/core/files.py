@@ -38,7 +38,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):  # give the space back to a full disk
             temporary.unlink()
         if isinstance(error, OSError) and error.filename in (None, os.fspath(temporary)):
-            error.filename, error.filename2 = os.fspath(path), None
+            error.filename = os.fspath(path)
+            del error.filename2  # None would be told: "'a' -> None"
         raise
 
 
