@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from trainobs.core.errors import FAEError, SettingError, a_type
+from trainobs.core.errors import FAEError, SettingError, a_type, shown
 
 DEFAULT_OPTIMIZER = "rowwise_adagrad"
 
@@ -239,15 +239,16 @@ def _row_bytes(config: Any, optimizer: Any) -> tuple[int, int]:
 
 
 def optimizer_name(optimizer: Any) -> str:
-    """`EmbOptimType.EXACT_ROWWISE_ADAGRAD`, `RowWiseAdagrad` -> `rowwise_adagrad`."""
-    said = getattr(optimizer, "value", None) or getattr(optimizer, "__name__", None) or optimizer
+    """`EmbOptimType.EXACT_ROWWISE_ADAGRAD`, `RowWiseAdagrad` or one -> `rowwise_adagrad`."""
+    kind = optimizer if isinstance(optimizer, (str, type)) else type(optimizer)
+    said = getattr(optimizer, "value", None) or getattr(kind, "__name__", kind)
     plain = re.sub(r"[^a-z]", "", str(said).lower()).removeprefix("exact")
     for name in STATE_FLOATS:
         if plain == name.replace("_", ""):
             return name
     raise SettingError(
         "cannot keep rows hot that this optimizer trains: the sharder would refuse it",
-        repr(optimizer),
+        shown(optimizer),
         f"train them with one of {', '.join(STATE_FLOATS)}, and say so with optimizer=, or leave "
         "their tables out of tables=",
     )
