@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from torch import nn
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.cases import profile_of
 from tests.fae.parity import Model
@@ -66,6 +67,7 @@ def test_what_is_no_profile_is_refused(make: Callable[[Any], Any], given: Any) -
         ({"kjt": 3.5}, "found: 3.5"),
         ({"kjt": [None]}, r"found: \[None\]"),
         ({"loader": None}, "a NoneType in the place of a loader"),
+        ({"loader": KeyedJaggedTensor.empty()}, "a KeyedJaggedTensor in the place of a loader"),
     ],
 )
 def test_what_cannot_be_packed_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -41,7 +41,8 @@ def check_loader(loader: Any) -> None:
     Raises:
         SettingError: they cannot.
     """
-    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+    is_sequence = hasattr(loader, "__getitem__") and not hasattr(loader, "keys")
+    if not isinstance(loader, Iterable) and not is_sequence:  # a KeyedJaggedTensor is neither
         raise SettingError(
             "cannot read batches",
             f"{a_type(loader)} in the place of a loader",
