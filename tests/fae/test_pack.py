@@ -30,6 +30,7 @@ from tests.fae.packing import (
 )
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import pack
+from trainobs.fae.kjt.find import attributes
 from trainobs.fae.kjt.split import cold_count, read_mark
 
 
@@ -233,6 +234,12 @@ class Frozen:
     rest: Any
 
 
+@dataclass(slots=True)
+class Slotted:
+    kjt: KeyedJaggedTensor
+    rest: Any
+
+
 class Thing:
     """Holds what it is given."""
 
@@ -240,6 +247,7 @@ class Thing:
         self.__dict__.update(parts)
 
 
+Beside = dataclass(init=False)(type("Beside", (Thing,), {}))  # its attributes are no fields
 Named = namedtuple("Named", ["label", "inner"])
 FORMS = {
     "alone": lambda b: b.sparse_features,
@@ -247,6 +255,8 @@ FORMS = {
     "list": lambda b: [b.labels, [b.sparse_features]],
     "mapping": lambda b: {"y": b.labels, "x": {"kjt": b.sparse_features, "d": b.dense_features}},
     "data class": lambda b: Frozen(b.sparse_features, b.labels.numpy()),
+    "slots": lambda b: Slotted(b.sparse_features, b.labels),
+    "beside the fields": lambda b: Beside(kjt=b.sparse_features, labels=b.labels),
     "named tuple": lambda b: Named(b.labels, Frozen(b.sparse_features, None)),
     "constants": lambda b: (b.sparse_features, "train", 3, None, b.labels.view(-1, 1, 1)),
     "object": lambda b: Thing(kjt=b.sparse_features, labels=b.labels),
@@ -259,7 +269,8 @@ def flat(form: Any) -> list[Any]:
     if isinstance(form, (torch.Tensor, np.ndarray, str, int, type(None))):
         return [form]
     parts = form.values() if isinstance(form, dict) else form
-    parts = vars(form).values() if hasattr(form, "__dict__") else parts
+    if not isinstance(form, (dict, list, tuple)):
+        parts = dict(attributes(form)).values()
     return [type(form), *(leaf for part in parts for leaf in flat(part))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -178,7 +179,21 @@ def _parts(batch: object) -> Iterator[tuple[str | int, object]]:
     elif isinstance(batch, Sequence):
         yield from enumerate(batch)
     else:
-        yield from getattr(batch, "__dict__", {}).items()
+        yield from attributes(batch)
+
+
+def attributes(part: object) -> Iterator[tuple[str, Any]]:
+    """What an object holds by name, in `__slots__` too; nothing of its class."""
+    yield from getattr(part, "__dict__", {}).items()
+    for kind in type(part).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name.startswith("__"):
+                if name.endswith("__"):  # __dict__ and __weakref__
+                    continue
+                name = f"_{kind.__name__.lstrip('_')}{name}"  # as Python stores it
+            if hasattr(part, name):
+                yield name, getattr(part, name)
 
 
 def _outline(batch: object) -> str:

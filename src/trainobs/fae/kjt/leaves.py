@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.sparse.tensor_dict import TensorDict
 
 from trainobs.core.errors import FAEError
-from trainobs.fae.kjt.find import KeyPath
+from trainobs.fae.kjt.find import KeyPath, attributes
 
 _LEAVES = (Tensor, KeyedJaggedTensor, np.ndarray, str, bytes, bool, int, float, type(None))
 
@@ -83,12 +82,11 @@ def _steps(part: Any, place: KeyPath) -> Iterator[tuple[Any, Any]]:
         yield from enumerate(part)
     elif isinstance(part, Mapping):
         yield from part.items()
-    elif dataclasses.is_dataclass(part):
-        yield from ((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
-    elif hasattr(part, "__dict__"):
-        yield from part.__dict__.items()
     else:
-        _refuse(part, place)
+        held = dict(attributes(part))
+        if not held and not hasattr(part, "__dict__"):
+            _refuse(part, place)
+        yield from held.items()
 
 
 def _refuse(part: Any, place: KeyPath) -> None:
