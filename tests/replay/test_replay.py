@@ -120,6 +120,16 @@ def test_of_an_unknown_device_both_models_are_right_about_one_worker_and_differ_
     assert step_ms(many, shared=False) == pytest.approx(30 / 4, rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["make_device", "make_sleep"])
+def test_without_workers_nobody_waits_for_what_they_may_have_shared(name):
+    nothing = np.zeros(STEPS)
+    three = run(workers=3, make_cpu=nothing, concurrency=(3.0, 3.0), **{name: nothing + 90 * MS})
+    (least, _) = with_changes(three, parse(["workers=0"]))
+    assert step_ms(three, shared=True) == pytest.approx(30, rel=0.03), "one after another"
+    assert step_ms(least, shared=True) == pytest.approx(20 + 30, rel=0.03)
+    assert step_ms(least, shared=False) == pytest.approx(20 + 90, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("workers", "slept_ms", "least", "most"),
     [(2, 18, 0.97, 2.3), (2, 3, 1.57, 2.3), (1, 18, 1.77, 2.3)],
