@@ -9,7 +9,7 @@ import pytest
 
 from tests.replay.constructed import MS, STEPS, replay, run, step_ms
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import KNOWN, SYNCHRONIZING, Change, with_changes
+from trainobs.replay.changes import ASKED_NS, KNOWN, SYNCHRONIZING, Change, with_changes
 from trainobs.replay.handover import Draw, Handover
 from trainobs.replay.parsing import examples, parse, parse_together
 from trainobs.replay.workers import SLOWER
@@ -200,6 +200,14 @@ def test_bursts_are_evened_out_by_a_longer_queue():
     long = run(make_cpu=bursts, prefetch=16)
     assert step_ms(short) > 1.15 * step_ms(long)
     assert step_ms(long) == pytest.approx(20, rel=0.05)
+
+
+def test_with_a_shorter_queue_a_worker_may_wait_to_be_asked():
+    # A worker with no other batch to make begins as one is taken: it makes 20 ms beside 20 ms.
+    even = run(make_cpu=np.zeros(STEPS) + 20 * MS, prefetch=4)
+    times = [step_ms(after) for after in with_changes(even, parse(["prefetch=1"]))]
+    assert times == pytest.approx([20, 20 + ASKED_NS / MS], rel=0.01)
+    assert len(with_changes(even, parse(["prefetch=8"]))) == 1, "it has others to make meanwhile"
 
 
 def test_a_replay_that_does_not_bring_forth_the_run_predicts_nothing():
