@@ -207,7 +207,15 @@ def test_with_a_shorter_queue_a_worker_may_wait_to_be_asked():
     even = run(make_cpu=np.zeros(STEPS) + 20 * MS, prefetch=4)
     times = [step_ms(after) for after in with_changes(even, parse(["prefetch=1"]))]
     assert times == pytest.approx([20, 20 + ASKED_NS / MS], rel=0.01)
-    assert len(with_changes(even, parse(["prefetch=8"]))) == 1, "it has others to make meanwhile"
+    times = [step_ms(after) for after in with_changes(even, parse(["prefetch=8"]))]
+    assert times == pytest.approx([20, 20], rel=0.01), "it has others to make meanwhile"
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "validation"])
+def test_workers_that_go_on_beside_it_may_slow_down_what_is_rare(name):
+    rare = run(prefetch=1, make_cpu=np.zeros(STEPS) + 20 * MS, **{name: np.full(STEPS, 20 * MS)})
+    times = [step_ms(after) for after in with_changes(rare, parse(["prefetch=4"]))]
+    assert times == pytest.approx([20 + 20, 20 + SLOWER * 20], rel=0.01)
 
 
 def test_a_replay_that_does_not_bring_forth_the_run_predicts_nothing():
