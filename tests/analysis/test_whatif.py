@@ -49,6 +49,7 @@ def write(tmp_path):
         resident: float = 1e8,
         direct: float = 0.0,
         device_ms: float = 0.0,
+        others: float = 0.0,
         more: np.ndarray | None = None,
         **facts: object,
     ):
@@ -68,7 +69,7 @@ def write(tmp_path):
             sched__wait_offcpu_ns=[wait * MS] * steps,
             sched__work_offcpu_ns=[0.0] * steps,
             sched__work_runqueue_ns=[0.0] * steps,
-            sched__others_cpu_ratio=[0.0] * steps,
+            sched__others_cpu_ratio=[others] * steps,
             memory__worker_rss_bytes=[resident] * steps,
             io__data_read_bytes=[1e6] * steps,
             io__data_direct_read_bytes=[direct] * steps,
@@ -278,6 +279,12 @@ def test_two_runs_tell_what_changed_what_was_predicted_and_what_came(write, caps
     assert "times as fast; that did not hold" in said(capsys, "report", slow, "--after", old)
     near = write("near", step_ms=23, **two)
     assert "whether that holds is within noise" in said(capsys, "report", near, "--after", old)
+
+
+def test_what_the_code_may_have_changed_is_no_fault_of_a_prediction(write, capsys):
+    old, new = write("old"), write("new", step_ms=10, others=0.2)
+    page = said(capsys, "compare", old, new)
+    assert "times as fast; no setting tells why it came otherwise" in page
 
 
 def test_a_change_of_torchs_threads_is_predicted_where_there_are_cpus_for_them(write, capsys):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.replay.constructed import MS, STEPS, replay, run, step_ms
 from trainobs.core.errors import TrainobsError
-from trainobs.replay.changes import KNOWN, SYNCHRONIZING, Change, with_changes
+from trainobs.replay.changes import ASKED_NS, KNOWN, SYNCHRONIZING, Change, with_changes
 from trainobs.replay.handover import Draw, Handover
 from trainobs.replay.parsing import examples, parse, parse_together
 from trainobs.replay.workers import SLOWER
@@ -120,6 +120,16 @@ def test_of_an_unknown_device_both_models_are_right_about_one_worker_and_differ_
     assert step_ms(many, shared=False) == pytest.approx(30 / 4, rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["make_device", "make_sleep"])
+def test_without_workers_nobody_waits_for_what_they_may_have_shared(name):
+    nothing = np.zeros(STEPS)
+    three = run(workers=3, make_cpu=nothing, concurrency=(3.0, 3.0), **{name: nothing + 90 * MS})
+    (least, _) = with_changes(three, parse(["workers=0"]))
+    assert step_ms(three, shared=True) == pytest.approx(30, rel=0.03), "one after another"
+    assert step_ms(least, shared=True) == pytest.approx(20 + 30, rel=0.03)
+    assert step_ms(least, shared=False) == pytest.approx(20 + 90, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("workers", "slept_ms", "least", "most"),
     [(2, 18, 0.97, 2.3), (2, 3, 1.57, 2.3), (1, 18, 1.77, 2.3)],
@@ -190,6 +200,22 @@ def test_bursts_are_evened_out_by_a_longer_queue():
     long = run(make_cpu=bursts, prefetch=16)
     assert step_ms(short) > 1.15 * step_ms(long)
     assert step_ms(long) == pytest.approx(20, rel=0.05)
+
+
+def test_with_a_shorter_queue_a_worker_may_wait_to_be_asked():
+    # A worker with no other batch to make begins as one is taken: it makes 20 ms beside 20 ms.
+    even = run(make_cpu=np.zeros(STEPS) + 20 * MS, prefetch=4)
+    times = [step_ms(after) for after in with_changes(even, parse(["prefetch=1"]))]
+    assert times == pytest.approx([20, 20 + ASKED_NS / MS], rel=0.01)
+    times = [step_ms(after) for after in with_changes(even, parse(["prefetch=8"]))]
+    assert times == pytest.approx([20, 20], rel=0.01), "it has others to make meanwhile"
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "validation"])
+def test_workers_that_go_on_beside_it_may_slow_down_what_is_rare(name):
+    rare = run(prefetch=1, make_cpu=np.zeros(STEPS) + 20 * MS, **{name: np.full(STEPS, 20 * MS)})
+    times = [step_ms(after) for after in with_changes(rare, parse(["prefetch=4"]))]
+    assert times == pytest.approx([20 + 20, 20 + SLOWER * 20], rel=0.01)
 
 
 def test_a_replay_that_does_not_bring_forth_the_run_predicts_nothing():

@@ -32,14 +32,15 @@ def simulate(trace: Trace, *, shared: bool) -> Floats:
         trace: what there is to be done.
         shared: whether what makers of batches sleep for divides a fixed rate among them.
     """
-    return _Run(trace, shared).steps() if trace.workers else _in_turn(trace)
+    return _Run(trace, shared).steps() if trace.workers else _in_turn(trace, shared)
 
 
-def _in_turn(trace: Trace) -> Floats:
-    """Without workers one thing comes after another."""
+def _in_turn(trace: Trace, shared: bool) -> Floats:
+    """Without workers one thing comes after another, and no other maker is waited for."""
+    device, sleep = trace.concurrency if shared else (1.0, 1.0)
     alone = min(1.0, trace.cpus)
     beside = min(1.0, trace.cpus / (1.0 + trace.side))
-    making = trace.make_cpu / alone + trace.make_device + trace.make_sleep
+    making = trace.make_cpu / alone + trace.make_device / device + trace.make_sleep / sleep
     rare = trace.checkpoint + trace.validation
     drawing = trace.draw.cpu / alone + trace.draw.away
     return making + drawing + trace.cpu / beside + trace.away + rare

@@ -109,7 +109,8 @@ def _no_workers(trace: Trace) -> tuple[Trace, ...]:
     stays = replace(
         alone,
         make_cpu=opened.make_cpu + hand.receive - hand.tensors,
-        make_sleep=opened.make_sleep + hand.away - hand.answered,
+        make_sleep=opened.make_sleep,
+        away=alone.away + hand.away - hand.answered,
     )
     least = replace(without_opening(trace), workers=0, hand=NOTHING, start=0.0)
     least = replace(least, make_cpu=np.maximum(0.0, least.make_cpu - shared))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from trainobs.analysis.comparison.changes import UNSET
 from trainobs.analysis.comparison.intervals import PartDifference
 from trainobs.analysis.comparison.two_sides import Comparison
 from trainobs.core.text import duration, printable, times
@@ -146,9 +147,10 @@ def _prediction(found: Comparison) -> str:
     if not found["predicted"]:
         return f"nothing was predicted: {found['why_not']}"
     low, high = map(times, found["predicted"])
+    was_set = not found["changes"].keys() <= set(UNSET)  # else the code may be what has changed
     held = {
         True: "that held",
-        False: "that did not hold",
+        False: "that did not hold" if was_set else "no setting tells why it came otherwise",
         None: "whether that holds is within noise",
     }
     but = f" ({found['left_out']})" if found["left_out"] else ""

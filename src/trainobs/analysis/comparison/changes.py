@@ -67,6 +67,9 @@ _LIVES = "persistent_workers", _ANEW
 _COLD = "data from a device"
 OTHERS = "CPU taken by others"
 
+UNSET = (_COLD, OTHERS)
+"""What runs are seen to differ in, and nobody set."""
+
 NOTABLE = 0.1
 """Difference in what other processes took of the CPUs that is worth a word."""
 
