@@ -45,7 +45,7 @@ def choose_hot_rows(options: Options) -> FAEProfile:
     """Calibrate on rank 0, and load the result on every rank."""
     path = options.run_dir / "hot-rows.npz"
     if dist.get_rank() == 0:
-        data = open_data(options)  # that of all ranks
+        data = open_data(options)  # of all ranks; of made-up inputs, a part
         tables = build_tables(data.rows, options.dim)
         profile = calibrate(data.train, tables=tables, hot_bytes=options.hot_bytes)  # 1
         options.run_dir.mkdir(parents=True, exist_ok=True)

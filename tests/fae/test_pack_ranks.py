@@ -116,16 +116,13 @@ def check_rank(rank: int, batches, case: pack_jobs.Case, of) -> None:
 def test_ranks_that_pack_differently_are_told_at_once(pair: Ranks):
     first, second = pair.run(pack_jobs.disagreements)
     for found in (first, second):
-        assert [what.split(" on rank 1")[0] for what in found[:5]] == [
-            "another settings",
-            "another settings",
-            "another settings",
-            "another batch_size",
-            "another epoch",
+        assert [what.split(" of rank 0")[0] for what in found[:5]] == [
+            f"rank 1 does not have the {what}"
+            for what in ("settings", "settings", "settings", "batch_size", "epoch")
         ]
     assert first[5] == "an error on rank 1"
     assert "the disk is gone" in second[5]
-    assert first[6] == second[6] == "another settings on rank 1 than on rank 0"  # one resumed
+    assert first[6] == second[6] == "rank 1 does not have the settings of rank 0"  # one resumed
 
 
 def test_all_ranks_are_told_where_one_goes_on_with_other_inputs(pair: Ranks):
@@ -144,7 +141,8 @@ def test_ranks_wait_as_long_as_the_job_says(pair: Ranks):
 
 def test_ranks_that_report_other_losses_are_told_in_the_next_window(pair: Ranks):
     assert (
-        pair.run(pack_jobs.other_losses) == [(10, "another settings on rank 1 than on rank 0")] * 2
+        pair.run(pack_jobs.other_losses)
+        == [(10, "rank 1 does not have the settings of rank 0")] * 2
     )
 
 

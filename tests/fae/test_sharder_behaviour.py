@@ -219,6 +219,29 @@ def _other_rows_on_a_rank(rank: int, mode: str) -> str:
     return "nothing was said"
 
 
+@pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
+def test_a_refresh_on_one_rank_is_told_soon(pair: Ranks, mode: str) -> None:
+    for message, seconds in pair.run(_refreshed_on_a_rank, mode):
+        assert seconds < SOON_S
+        assert "different profiles on the ranks" in message
+
+
+def _refreshed_on_a_rank(rank: int, mode: str) -> tuple[str, float]:
+    one = case("row_wise", world_size=2, kinds=("plain", "plain"))
+    group = dist.new_group([0, 1])
+    collection = _sharded_alone(one, ShardingEnv.from_process_group(group), mode)
+    others = replace(one, tables=(replace(one.tables[0], hot=(1, 2, 3)), one.tables[1]))
+    begun = time.monotonic()
+    try:
+        for number, kjt in enumerate(fed(one, rank)):
+            if number and not rank:
+                collection.refresh(profile_of(others))
+            collection(kjt).values().sum().backward()
+    except FAEError as error:
+        return str(error), time.monotonic() - begun
+    return "nothing was said", 0.0
+
+
 def _sharded_alone(one: Case, env: ShardingEnv, mode: str) -> nn.Module:
     return _sharded_by(FAEEmbeddingBagCollectionSharder(profile_of(one), mode), one, env)
 

@@ -137,7 +137,7 @@ def _check(offers: Sequence[Offer]) -> None:
             if here != there and not (what == "batch_size" and (offer.ended or first.ended)):
                 of = "" if what == "settings" else f" ({here}, {there})"
                 _refuse(
-                    f"another {what} on rank {rank} than on rank 0{of}",
+                    f"rank {rank} does not have the {what} of rank 0{of}",
                     "pack with the same profile and arguments on every rank, resume all ranks "
                     "from one step, and report the same test losses",
                 )

@@ -146,12 +146,11 @@ class HotOverlay:
         """Wait until all ranks are at the forward of a batch of this kind.
 
         Raises:
-            FAEError: they are not, or one of them has bad ids that are refused.
+            FAEError: they are not, or have other hot rows, or one has bad ids that are refused.
         """
         if self.barrier is not None:
             point = SyncPoint.PURE_FORWARD if batch.is_pure else SyncPoint.FORWARD
-            refused = torch.tensor([batch.refused], dtype=torch.float64)
-            told = self.barrier.wait(point, batch.number, refused)[:, 0].int().tolist()
+            told = self._wait(self.barrier, point, batch.number, batch.refused)
             self.bounds.check(dict(zip(self.barrier.ranks, told, strict=True)))
 
     def whole(self, batch: SplitBatch) -> KeyedJaggedTensor:
@@ -259,23 +258,27 @@ class HotOverlay:
         if not self._is_behind:
             return
         if self.barrier is not None:
-            self._check_profiles(self.barrier, batch_number)
+            self._wait(self.barrier, SyncPoint.PULL, batch_number)
         with self.served.syncing:
             self.rows.write_back.pull(self.group)
         self._is_behind = False
 
-    def _check_profiles(self, barrier: RankBarrier, batch_number: int) -> None:
-        """Check that all ranks have the same hot rows, before they exchange any."""
+    def _wait(
+        self, barrier: RankBarrier, point: SyncPoint, batch_number: int, number: int = 0
+    ) -> list[int]:
+        """Wait for all ranks, see that they have the same hot rows; returns the number of each."""
         halves = [int(self.profile.fingerprint[i : i + 8], 16) for i in (0, 8)]  # exact as float64
-        sent = torch.tensor(halves, dtype=torch.float64)
-        gathered = barrier.wait(SyncPoint.PULL, batch_number, sent)
-        prints = {"".join(f"{int(half):08x}" for half in rank) for rank in gathered.tolist()}
+        sent = torch.tensor([*halves, number], dtype=torch.float64)
+        told = [[int(one) for one in rank] for rank in barrier.wait(point, batch_number, sent)]
+        prints = {f"{high:08x}{low:08x}" for high, low, _ in told}
         if len(prints) > 1:
             raise FAEError(
-                "cannot read the hot rows from their tables",
+                "ranks cannot train with different hot rows",
                 f"different profiles on the ranks: {', '.join(sorted(prints)[:4])}",
-                "calibrate once, and load the file of that profile on every rank",
+                "calibrate once, load the file of that profile on every rank, and call refresh "
+                "with it on every rank",
             )
+        return [number for _, _, number in told]
 
     def _check(self, mark: SplitMark, count: int) -> None:
         if mark.fingerprint != self.profile.fingerprint:
