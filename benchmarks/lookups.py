@@ -233,21 +233,22 @@ def hooks_us(model: nn.Module, batch: Any, every: int, rounds: int) -> dict[str,
 def measure(*, quick: bool) -> dict[str, Any]:
     """What steps take more, and the time of what is done in them."""
     results: dict[str, Any] = {}
+    steps, rounds, blocks = (5, 30, 2) if quick else (STEPS, 300, 6)
     with one_rank():
         for name, make in {"bags": bags_model, "sharded": sharded_model}.items():
             model, batches = make()
             results[name] = {
-                "shapes_only": hooks_us(model, batches[0], NEVER, 300),
-                "sampled": hooks_us(model, batches[0], 1, 100),
+                "shapes_only": hooks_us(model, batches[0], NEVER, rounds),
+                "sampled": hooks_us(model, batches[0], 1, rounds // 3),
             }
             for label, every in {"shapes": NEVER, "automatic": None, "every_step": 1}.items():
                 training = Training(model, batches, every)
-                training.round(True, STEPS)
+                training.round(True, steps)
                 arms = {
-                    "bare": lambda t=training: t.round(False, STEPS),
-                    "observed": lambda t=training: t.round(True, STEPS),
+                    "bare": lambda t=training: t.round(False, steps),
+                    "observed": lambda t=training: t.round(True, steps),
                 }
-                found = compare(arms, 2 if quick else 6)
+                found = compare(arms, blocks)
                 results[name][label] = {**found, "every": training.every}
     return results
 
