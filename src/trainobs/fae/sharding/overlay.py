@@ -269,9 +269,9 @@ class HotOverlay:
         """Wait for all ranks, see that they have the same hot rows; returns the number of each."""
         halves = [int(self.profile.fingerprint[i : i + 8], 16) for i in (0, 8)]  # exact as float64
         sent = torch.tensor([*halves, number], dtype=torch.float64)
-        told = [[int(one) for one in rank] for rank in barrier.wait(point, batch_number, sent)]
-        prints = {f"{high:08x}{low:08x}" for high, low, _ in told}
-        if len(prints) > 1:
+        told = barrier.wait(point, batch_number, sent).long().tolist()
+        if any(rank[:2] != halves for rank in told):
+            prints = {f"{high:08x}{low:08x}" for high, low, _ in told}
             raise FAEError(
                 "ranks cannot train with different hot rows",
                 f"different profiles on the ranks: {', '.join(sorted(prints)[:4])}",
