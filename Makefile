@@ -6,7 +6,7 @@ OLDEST_PYTHON ?= python3.10
 # Any pip requirement; to change it, `make clean` first. PyPI's torch brings CUDA, several gigabytes:
 # without a GPU, point PIP_EXTRA_INDEX_URL at PyTorch's index of CPU builds.
 TORCH ?= torch==2.13.0
-# torchrec and FBGEMM belong to one version of torch: 1.6 to 2.11, 1.7 to 2.12, 1.8 to 2.13.
+# torchrec and FBGEMM belong to one version of torch: 1.6 to 2.11, 1.7 to 2.12, 1.8 to 2.13, 1.9 to 2.14.
 TORCHREC ?= torchrec==1.8.0
 FBGEMM ?= fbgemm-gpu-cpu==1.8.0
 # Passed on to pytest, train.py or the benchmarks: make test ARGS="-k step -x"
@@ -38,8 +38,9 @@ setup: $(READY) ## Install everything into .venv; quick when nothing is to be do
 $(READY): pyproject.toml $(PLUGIN)/pyproject.toml hatch_build.py scripts/system-packages.sh
 	bash scripts/system-packages.sh $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install "$(TORCH)" "$(FBGEMM)" -e ".[dev,examples,torchrec-cpu]" -e $(PLUGIN)
-	$(BIN)/pip install --no-deps "$(TORCHREC)" # by itself it would bring fbgemm-gpu, and CUDA
+	$(BIN)/pip install --no-compile "$(TORCH)" "$(FBGEMM)" -e ".[dev,examples,torchrec-cpu]" -e $(PLUGIN)
+	$(BIN)/pip install --no-compile --no-deps "$(TORCHREC)" # by itself it would bring fbgemm-gpu, and CUDA
+	$(BIN)/python -W ignore -m compileall -qq -j 0 $(abspath $(VENV))/lib || true # pip would use one CPU for it
 	touch $@
 
 bpf: $(OBJECT) $(NATIVE) ## Compile the BPF programs, and what user space has in C

@@ -34,11 +34,13 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	echo "Installing system packages: $packages"
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get update -qq
-	# One by one: a release that lacks one still gets the others.
-	for package in $packages; do
-		apt-get install -qq -y --no-install-recommends "$package" >/dev/null ||
-			[ "$package" != libbpf1 ] || # Ubuntu 22.04 has the older one alone
-			apt-get install -qq -y --no-install-recommends libbpf0 >/dev/null || true
+	install() { apt-get install -qq -y --no-install-recommends "$@" >/dev/null; }
+	# At once, since what follows an installation takes as long for one as for all. Where a release
+	# lacks one of them, it still gets the others.
+	read -ra all <<<"$packages"
+	install "${all[@]}" 2>/dev/null || for package in "${all[@]}"; do
+		install "$package" || [ "$package" != libbpf1 ] || # Ubuntu 22.04 has the older one alone
+			install libbpf0 || true
 	done
 	packages=$(missing | xargs)
 fi

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from tests import kernel_state, warm
 from tests.kernel.privileges import is_dumpable, set_dumpable
 from tests.probed import probed
 from tests.samples import small_disk
-from tests.slow import all_slow, is_slow
+from tests.slow import all_slow, is_slow, none_slow
 from trainobs.probes import protocol
 
 PATIENCE_S = 60.0
@@ -40,8 +40,8 @@ LAST = ("embeddings", "examples", "fae")
 """Folders whose tests come last: gloo, Ray and fork servers stay in the process after them, and
 tests of the process tree and of collectives count what is in this process."""
 
-LONGEST = "test_sharder_parity"
-"""A module of these that comes first among them: one process runs all its tests, for which the
+LONGEST = ("test_ray_job", "test_sharder_parity")
+"""Modules of these that come first among them: one process runs all tests of one, for which the
 others would wait at the end."""
 
 MEASURE = (
@@ -67,8 +67,11 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import modules of which all tests are slow, where none is wanted."""
-    return (config.option.markexpr == "not slow" and all_slow(collection_path)) or None
+    """Do not import modules that have no test of the kind that is wanted."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    unwanted = {"not slow": all_slow, "slow": none_slow}.get(config.option.markexpr)
+    return (unwanted is not None and unwanted(collection_path)) or None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -80,7 +83,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Move the tests of some folders to the end, the longest first; let some run again."""
-    items.sort(key=lambda item: (item.path.parent.name in LAST, item.path.stem != LONGEST))
+    items.sort(key=lambda item: (item.path.parent.name in LAST, item.path.stem not in LONGEST))
     for item in items:
         if item.path.parent.name in MEASURE:
             item.add_marker(pytest.mark.flaky(reruns=2))
@@ -109,6 +112,8 @@ def leak_check(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         os.chdir(next(iter(before["current directory"]))[0])
     if "dumpable" in left:  # no service serves a process that is not
         set_dumpable(1)
+    if "processes" in left:  # what they hold in the kernel would fail the run at its end
+        _kill(_child_processes() - before["processes"])
     if left:
         pytest.fail(f"left behind: {left}", pytrace=False)
 
@@ -254,6 +259,12 @@ def _child_processes() -> set[tuple[str, object]]:
     return found
 
 
+def _kill(processes: set[tuple[str, object]]) -> None:
+    for _, child in processes:
+        with suppress(ProcessLookupError):
+            os.kill(int(str(child)), signal.SIGKILL)
+
+
 def _read(path: str) -> str:
     """What is in a file of `/proc`; nothing, where thread or process have ended meanwhile."""
     try:
@@ -265,7 +276,7 @@ def _read(path: str) -> str:
 
 def _mounts(base: Path) -> set[tuple[str, object]]:
     points = (line.split()[1] for line in _read("/proc/self/mounts").splitlines())
-    return {(point, None) for point in points if base in Path(point).parents}
+    return {(point, None) for point in points if point.startswith(f"{base}/")}
 
 
 def _bpf_descriptors() -> set[tuple[str, object]]:

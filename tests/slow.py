@@ -55,11 +55,13 @@ SLOW: dict[str, str] = {
     r"examples/test_imagenet::test_(checkpoints|every_image|trains_with|without_no)": (
         "the data that the example trains on; Lightning's steps and checkpoints, in integrations"
     ),
+    r"fae/test_bytes::test_more_ranks": "two ranks",
     r"fae/test_choice::test_the_choice_is.*\[[2-5]\d": "20 of 60 random choices",
     r"fae/test_data_module::test_lightning_goes_on\[(module-step=15-when[14]|loader)": (
         "a module; 15 steps of it, in an epoch"
     ),
     r"fae/test_data_module::test_lightning_goes_on\[(module-step=(10|20)|module with)": "15 steps",
+    r"fae/test_data_module::test_ranks_of_lightning": "one rank; two agree, in test_pack_ranks",
     r"fae/test_dimensions::test_what_.*\[.*(paper|partitioned)": "overlay",
     r"fae/test_intervals::test_of_independent_inputs\[(0\.1|0\.97|1)": "shares of 0.004 and 0.5",
     r"fae/test_killed::": "going on from a state, in test_pack_resume",
@@ -190,9 +192,8 @@ SLOW: dict[str, str] = {
     ),
     r"packages/test_release::": "objects of both machines, in test_build; the tab",
     r"page/test_compare::test_(the_bars|equal)": "the numbers of the same page",
-    r"page/test_file::test_(64_ranks|a_page_keeps|of_many)|page/test_windows::test_a_(long|line)": (
-        "means over windows"
-    ),
+    r"page/test_file::test_(64_ranks|a_page_keeps|of_many)": "means over windows",
+    r"page/test_windows::test_a_(long|line)": "means over windows",
     r"page/test_file::test_(a_run_without_an_end|what_keys|a_batch_is_told)": (
         "steps and batches of a whole run, by mouse and keyboard"
     ),
@@ -239,6 +240,8 @@ SLOW: dict[str, str] = {
 
 _PATTERNS = tuple(map(re.compile, SLOW))
 _WHOLE = tuple(re.compile(pattern) for pattern in SLOW if pattern.endswith(("/", "::")))
+_MODULES = tuple(re.compile(re.split(r"(?=::)|\.\*|\\\[", pattern)[0]) for pattern in SLOW)
+"""What a module's name begins with, if a test of it can match."""
 
 
 def is_slow(nodeid: str) -> bool:
@@ -250,3 +253,9 @@ def is_slow(nodeid: str) -> bool:
 def all_slow(path: Path) -> bool:
     """Whether all tests of a module are."""
     return any(pattern.match(f"{path.parent.name}/{path.stem}::") for pattern in _WHOLE)
+
+
+def none_slow(path: Path) -> bool:
+    """Whether no test of a module is; a module of which it is not sure counts as if one were."""
+    name = path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
+    return not any(pattern.match(name) for pattern in _MODULES)

@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.slow import SLOW, all_slow, is_slow
+from tests.slow import SLOW, all_slow, is_slow, none_slow
 
 FOLDER = Path(__file__).parent
 
@@ -34,3 +34,14 @@ def test_a_module_is_slow_if_all_of_its_tests_are():
     assert all_slow(FOLDER / "benchmarks" / "test_peers.py")
     assert not all_slow(FOLDER / "integrations" / "test_faults.py")  # all but some
     assert not all_slow(FOLDER / "fae" / "test_pack.py")
+
+
+def test_modules_that_are_left_out_where_slow_tests_are_wanted_have_none():
+    """A test that is slow by a mark of its own would be in none of the two runs."""
+    functions = [re.compile(re.split(r"\.\*\\\[|\\\[", pattern)[0]) for pattern in SLOW]
+    files = [file for file in FOLDER.rglob("test_*.py") if file != Path(__file__)]
+    left_out = [file for file in files if none_slow(file)]
+    assert FOLDER / "steps" / "test_ring.py" in left_out
+    found = [name for file in left_out for name in names(file)]
+    assert [name for name in found if any(f.match(name) for f in functions)] == []
+    assert [file for file in files if "mark.slow" in file.read_text()] == []

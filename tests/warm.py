@@ -74,12 +74,16 @@ class Popen(subprocess.Popen[str]):
 
 
 def run(
-    command: list[Any], *, check: bool = False, **options: Any
+    command: list[Any], *, check: bool = False, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run`; what the job prints is captured."""
     pipe = subprocess.PIPE
     with Popen(command, stdout=pipe, stderr=pipe, text=True, **options) as job:
-        done = subprocess.CompletedProcess(command, 0, *job.communicate())
+        try:
+            done = subprocess.CompletedProcess(command, 0, *job.communicate(timeout=timeout))
+        except subprocess.TimeoutExpired:
+            job.kill()
+            raise
         done.returncode = job.returncode
     if check:
         done.check_returncode()

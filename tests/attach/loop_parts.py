@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -15,9 +16,12 @@ from torch.utils.data import DataLoader, Dataset
 FILE_BYTES = 8192
 REST_S = 0.005
 """What each step sleeps, so that steps are told apart."""
+SETTLED_STEPS = 30
+"""After which a loop does the same again and again: then there is a file `settled`."""
 
 KIND, PLACE, SECONDS = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
 EVENTS: list[tuple[str, int, int]] = []
+STEPS = itertools.count()
 
 
 def note(what: str, count: int = 0) -> None:
@@ -46,6 +50,9 @@ END = time.monotonic() + SECONDS
 
 
 def is_over() -> bool:
+    """Asked in each step."""
+    if next(STEPS) == SETTLED_STEPS:
+        (PLACE / "settled").touch()
     return time.monotonic() > END or (PLACE / "stop").exists()
 
 

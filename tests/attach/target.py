@@ -26,6 +26,9 @@ THINGS = "tests.attach.things"
 """Those of this one have no torch."""
 PATIENCE_S = 300.0
 
+SETTLED_S = 2.0
+"""What a framework does before its first step, and a compiler does not come to an end of."""
+
 NEAR_NS = 50_000_000
 """How far the begin of a step may lie from what the loop wrote down of it."""
 
@@ -63,6 +66,12 @@ class Target:
             assert self.process.poll() is None, self.output()
             time.sleep(0.05)
         return int(file.read_text())
+
+    def settle(self) -> None:
+        """Wait until its loop goes on and on, but no longer than `SETTLED_S`."""
+        deadline = time.monotonic() + SETTLED_S
+        while not (self.place / "settled").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def output(self) -> str:
         """What it printed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,9 +26,6 @@ from tests.attach.target import (
 )
 
 pytestmark = pytest.mark.needs_bpf
-
-SETTLED_S = 2.0
-"""What a framework does before its first step."""
 
 COMPILED_S = "240"
 """How long a compiler may take for the first step, beside other work."""
@@ -85,7 +81,7 @@ def test_steps_and_their_bytes_are_exact(
 ) -> None:
     target = start(kind, 600)
     pid = target.pid()
-    time.sleep(SETTLED_S)
+    target.settle()
     done = attached(pid, tmp_path / "run", "--for", "4", "--look", COMPILED_S)
     target.stop()
     assert rule.told in done.stderr, done.stderr
@@ -140,7 +136,7 @@ def test_workers_count_as_such_and_read_ahead_by_no_more_than_their_queue(
 ) -> None:
     target = start(kind, 600)
     pid = target.pid()
-    time.sleep(SETTLED_S)
+    target.settle()
     done = attached(pid, tmp_path / "run", "--for", "4")
     target.stop()
     log, truth = steps_of(tmp_path / "run"), target.events()
@@ -161,7 +157,7 @@ def test_each_rank_of_a_job_has_its_log(start: Callable[..., Target], tmp_path: 
     target = start("ddp", 20, ranks=2)
     pid = target.pid(1)
     target.pid(0)
-    time.sleep(SETTLED_S)
+    target.settle()
     done = attached(pid, tmp_path / "run", "--for", "3")
     assert done.stderr.count(FETCHES.told) == 2, done.stderr
     for rank in range(2):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -148,17 +150,31 @@ def test_trains_without_trainobs(script: str, photo_dir: Path, tmp_path: Path) -
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+@pytest.fixture(scope="module")
+def train(
+    photo_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], tuple[Path, str]]:
+    """Trains a script on two batches: where its run is, and what it printed; once for each."""
+
+    @cache
+    def trained(script: str, checkpoints: str) -> tuple[Path, str]:
+        run_dir = tmp_path_factory.mktemp("two-batches") / "run"
+        done = run_script(script, *two_batches(photo_dir, run_dir), "--checkpoints", checkpoints)
+        assert done.returncode == 0, done.stderr
+        return run_dir, done.stdout
+
+    return trained
+
+
 @pytest.mark.parametrize(("when", "saved"), [("never", []), ("1", [0, 1]), ("epoch", [0, 1])])
 @pytest.mark.parametrize("script", ["train.py", "train_plain.py"])
 def test_checkpoints_are_saved_when_asked_for(
-    script: str, when: str, saved: list[int], photo_dir: Path, tmp_path: Path
+    script: str, when: str, saved: list[int], train: Callable[[str, str], tuple[Path, str]]
 ) -> None:
-    arguments = [*two_batches(photo_dir, tmp_path / "run"), "--checkpoints", when]
-    done = run_script(script, *arguments)
-    assert done.returncode == 0, done.stderr
-    rows = [row for row in read_rows(tmp_path / "run") if row["step"] is not None]
+    run_dir, _ = train(script, when)
+    rows = [row for row in read_rows(run_dir) if row["step"] is not None]
     assert [row["step"] for row in rows if row["phase/checkpoint_ns"]] == saved
-    assert bool(list((tmp_path / "run").rglob("checkpoints/*"))) == bool(saved)
+    assert bool(list(run_dir.rglob("checkpoints/*"))) == bool(saved)
 
 
 def test_without_no_obs_it_would_be_imported(photo_dir: Path, tmp_path: Path) -> None:
@@ -168,12 +184,10 @@ def test_without_no_obs_it_would_be_imported(photo_dir: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("script", ["train.py", "train_plain.py"])
-def test_trains_with_trainobs(script: str, photo_dir: Path, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    done = run_script(script, *two_batches(photo_dir, run_dir))
-    assert done.returncode == 0, done.stderr
-    assert "16 images in " in done.stdout
-    assert f"trainobs report {run_dir}" in done.stdout
+def test_trains_with_trainobs(script: str, train: Callable[[str, str], tuple[Path, str]]) -> None:
+    run_dir, printed = train(script, "epoch")
+    assert "16 images in " in printed
+    assert f"trainobs report {run_dir}" in printed
     steps = [row for row in read_rows(run_dir) if row["step"] is not None]
     assert [(row["step"], row["epoch"]) for row in steps] == [(0, 0), (1, 1)]
     for phase in ("forward", "backward", "optimizer"):

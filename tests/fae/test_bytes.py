@@ -22,7 +22,6 @@ def test_two_ranks(pair: Ranks, step: str) -> None:
     _check(pair, 2, step)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [4, 8])
 def test_more_ranks(ranks: int) -> None:
     group = Ranks(ranks)

@@ -203,7 +203,6 @@ def test_lightning_goes_on_in_a_stream_of_which_it_fetches_a_batch_ahead(
     assert rest.digests == whole.digests[step:]
 
 
-@pytest.mark.slow
 def test_ranks_of_lightning_share_the_data_or_are_told(tmp_path):
     command = [sys.executable, "-m", "tests.fae.lightning_ranks", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)

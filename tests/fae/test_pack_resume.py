@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from tests import warm
 from tests.fae.packing import (
     Inputs,
     Stream,
@@ -278,12 +279,9 @@ def test_a_killed_process_with_workers_goes_on_bit_equal(tmp_path):
     of = pack(shuffled(), profile(0.9), window=4)
     expected = [f"{i} {digest(batch)}" for i, batch in enumerate(of, 1)]
 
-    def start(begin: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-W", "ignore", str(job), str(tmp_path), str(begin)]
-        paths = os.pathsep.join(path for path in sys.path if path)
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
-        )
+    def start(begin: int) -> warm.Popen:
+        command = [sys.executable, str(job), str(tmp_path), str(begin)]
+        return warm.Popen(command, stdout=subprocess.PIPE, text=True)
 
     found, begin = [], 0
     for kill_after in (6, 5, 99):

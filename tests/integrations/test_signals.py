@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from tests import warm
 from trainobs.runlog.reader import RunLog
 
 
@@ -26,11 +26,9 @@ def test_it_does_so_with_probes(tmp_path, words):
 
 
 def check(run, words, pure):
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "tests.integrations.signal_job", run, *words],
-        capture_output=True,
         timeout=240,
-        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TRAINOBS_PURE_PYTHON": pure},
     )
     assert done.returncode == 0, done.stderr

@@ -79,9 +79,10 @@ def bare(dist, tmp_path_factory) -> Path:
     """An environment with the two wheels, and with what they say they need."""
     folder = tmp_path_factory.mktemp("bare") / "venv"
     begin = time.monotonic()
-    run(sys.executable, "-m", "venv", folder)
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
     wheels = dist / WHEELS[os.uname().machine], dist / TAB
-    run(folder / "bin" / "pip", "install", "-q", "--only-binary=:all:", *wheels)
+    pip = (sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "-q")
+    run(*pip, "--no-compile", "--only-binary=:all:", *wheels)
     assert time.monotonic() - begin < INSTALLED_WITHIN_S
     return folder
 

@@ -22,9 +22,17 @@ from trainobs.session import observer
 observer.FLUSH_S = observer.HAND_OVER_S = 0.2
 
 
+def threads() -> list[str]:
+    """Names of the threads that have run.
+
+    Python may list one that never will, where a signal's handler raised in `Thread.start`.
+    """
+    return [thread.name for thread in threading.enumerate() if thread.ident is not None]
+
+
 def left() -> list[str]:
     """Threads and BPF descriptors of this process."""
-    found = [thread.name for thread in threading.enumerate() if thread.name == "trainobs"]
+    found = [name for name in threads() if name == "trainobs"]
     found += sorted(descriptors_of(os.getpid()))
     return found
 

@@ -15,15 +15,20 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.session.loop_job import left
+from tests.session.loop_job import left, threads
 from trainobs import observe
 
 
-def wait_for_late_threads() -> None:
-    """One that a signal came to as it was started may have to run yet, for which it needs a CPU."""
+def wait_for_late_threads(never_run: set[threading.Thread]) -> None:
+    """One that a signal came to as it was started may have to run yet, for which it needs a CPU.
+
+    Args:
+        never_run: those not to wait for; gets those that were waited for in vain.
+    """
     until = time.monotonic() + 20
-    while any(thread.name == "trainobs" for thread in threading.enumerate()):
+    while late := {t for t in threading.enumerate() if t.name == "trainobs"} - never_run:
         if time.monotonic() > until:
+            never_run |= {thread for thread in late if thread.ident is None}
             break
         time.sleep(0.01)
 
@@ -31,6 +36,7 @@ def wait_for_late_threads() -> None:
 def main() -> None:
     directory, times = Path(sys.argv[1]), int(sys.argv[2])
     callbacks = len(gc.callbacks)
+    never_run: set[threading.Thread] = set()
     for number in range(times):
         with suppress(KeyboardInterrupt):
             print("begin", flush=True)
@@ -40,9 +46,8 @@ def main() -> None:
                     with obs.step():
                         time.sleep(0.001)
         gc.collect()  # the traceback held on to what it went through
-        wait_for_late_threads()
-        threads = [thread.name for thread in threading.enumerate()][1:]
-        print("left", left(), threads, len(gc.callbacks) - callbacks, flush=True)
+        wait_for_late_threads(never_run)
+        print("left", left(), threads()[1:], len(gc.callbacks) - callbacks, flush=True)
 
 
 if __name__ == "__main__":
