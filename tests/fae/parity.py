@@ -19,7 +19,7 @@ from torchrec.distributed.sharding_plan import (
     table_wise,
 )
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
-from torchrec.distributed.types import ShardingPlan
+from torchrec.distributed.types import ShardingEnv, ShardingPlan
 from torchrec.modules.embedding_configs import (
     EmbeddingBagConfig,
     EmbeddingConfig,
@@ -37,6 +37,7 @@ from tests.fae.cases import OPTIMIZERS, Case, Table, profile_of
 from tests.fae.compared import Trained, local
 from tests.fae.processors import processors
 from tests.fae.sharders import fae_sharder, stock_sharder
+from trainobs.fae.sharding.sharder import FAEEmbeddingBagCollectionSharder
 
 MOST = 0.02
 """To which layers' gradients are clipped, where they are."""
@@ -257,3 +258,17 @@ def _steps(
         optimizer.step()
         for loss, pooled in found:
             yield loss.detach(), pooled
+
+
+def sharded_alone(one: Case, env: ShardingEnv, mode: str) -> nn.Module:
+    """The collection of a case with hot rows, and nothing around it."""
+    return sharded_by(FAEEmbeddingBagCollectionSharder(profile_of(one), mode), one, env)
+
+
+def sharded_by(sharder: Any, one: Case, env: ShardingEnv) -> nn.Module:
+    """The same by any sharder of bags."""
+    torch.manual_seed(0)
+    model = nn.Module()
+    model.collection = Model(one).collection
+    apply_optimizer_in_backward(torch.optim.SGD, model.collection.parameters(), {"lr": 0.1})
+    return sharder.shard(model.collection, plan_of(model, one).plan["collection"], env)

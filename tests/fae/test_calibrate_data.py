@@ -24,6 +24,7 @@ from tests.fae.skewed import (
     quiet,
     tables,
 )
+from trainobs.core import errors
 from trainobs.core.errors import FAEError, SettingError
 from trainobs.fae import calibrate, measure
 from trainobs.fae.calibration import source
@@ -351,3 +352,20 @@ def test_sizes_are_read_as_people_write_them(text, expected):
 def test_sizes_that_are_none_are_refused(text):
     with pytest.raises(SettingError, match="hot_bytes is no amount of memory"):
         quiet(Batches(matrix(0, 100)), budget=text)
+
+
+def test_what_can_be_read_only_once_is_told_and_nothing_else(caplog):
+    batches = list(click_loader(matrix(0, 2000)))
+    loader = click_loader(matrix(0, 2000))
+    for given in (batches, loader, Batches(matrix(0, 2000)), {"a": batches, "b": loader}):
+        quiet(given)
+        assert "may not come again" not in caplog.text
+    for make in (lambda: (batch for batch in batches), lambda: iter(batches), lambda: iter(loader)):
+        for given in (make(), {"a": batches, "b": make()}):
+            caplog.clear()
+            quiet(given)
+            found = f"found: {errors.a_type(make())}, its own iterator"
+            assert caplog.text.count(found) == 1
+    caplog.clear()
+    measure(quiet(batches), {"a": iter(batches)})
+    assert caplog.text.count("give what makes it, such as the DataLoader") == 1

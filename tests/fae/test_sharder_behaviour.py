@@ -18,13 +18,20 @@ from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.fae.batches import Batch, batches
-from tests.fae.cases import Case, Table, profile_of
+from tests.fae.cases import Table, profile_of
 from tests.fae.compared import difference
-from tests.fae.parity import SEQUENCES, Model, build, fae_sharder, plan_of, stock_sharder, train
+from tests.fae.parity import (
+    SEQUENCES,
+    build,
+    fae_sharder,
+    sharded_alone,
+    sharded_by,
+    stock_sharder,
+    train,
+)
 from tests.fae.ranks import Ranks
 from tests.fae.sharders import StockSharder
 from tests.fae.small import case, fed
@@ -131,7 +138,7 @@ def _disagree(rank: int, sharding: str, when: str, mode: str) -> tuple[str, floa
     kind = "pure" if rank else "mixed"
     one = case(sharding, world_size=2, kinds=("mixed", kind) if when == "next step" else (kind,))
     group = dist.new_group([0, 1])  # of its own, since a collective on it stays half done
-    collection = _sharded_alone(one, ShardingEnv.from_process_group(group), mode)
+    collection = sharded_alone(one, ShardingEnv.from_process_group(group), mode)
     feed = fed(one, rank)
     begun = time.monotonic()
     try:
@@ -154,7 +161,7 @@ def _disagree_in_two(rank: int, mode: str) -> tuple[str, float]:
     one = case("row_wise", world_size=2, kinds=("mixed", "pure" if rank else "mixed"))
     group = dist.new_group([0, 1])
     env = ShardingEnv.from_process_group(group)
-    first, second = (_sharded_alone(one, env, mode) for _ in range(2))
+    first, second = (sharded_alone(one, env, mode) for _ in range(2))
     begun = time.monotonic()
     try:
         for kjt in fed(one, rank):
@@ -188,7 +195,7 @@ def _two_tables_a_feature(
     kjt = KeyedJaggedTensor(["f0"], values, lengths=torch.tensor([2, 1]))
     losses: list[list[float]] = []
     for sharder in (stock_sharder(one), fae_sharder(one, profile_of(one))):
-        collection = _sharded_by(sharder, one, ShardingEnv.from_process_group(dist.group.WORLD))
+        collection = sharded_by(sharder, one, ShardingEnv.from_process_group(dist.group.WORLD))
         losses.append([])
         for _ in range(3):
             found = collection(kjt)
@@ -211,7 +218,7 @@ def _other_rows_on_a_rank(rank: int, mode: str) -> str:
     if rank:  # as many, so that nothing else could notice
         one = replace(one, tables=(replace(one.tables[0], hot=tuple(range(10))), one.tables[1]))
     group = dist.new_group([0, 1])
-    collection = _sharded_alone(one, ShardingEnv.from_process_group(group), mode)
+    collection = sharded_alone(one, ShardingEnv.from_process_group(group), mode)
     try:
         collection(fed(replace(one, kinds=("pure",)) if mode == "paper" else one, rank)[0])
     except FAEError as error:
@@ -229,7 +236,7 @@ def test_a_refresh_on_one_rank_is_told_soon(pair: Ranks, mode: str) -> None:
 def _refreshed_on_a_rank(rank: int, mode: str) -> tuple[str, float]:
     one = case("row_wise", world_size=2, kinds=("plain", "plain"))
     group = dist.new_group([0, 1])
-    collection = _sharded_alone(one, ShardingEnv.from_process_group(group), mode)
+    collection = sharded_alone(one, ShardingEnv.from_process_group(group), mode)
     others = replace(one, tables=(replace(one.tables[0], hot=(1, 2, 3)), one.tables[1]))
     begun = time.monotonic()
     try:
@@ -240,18 +247,6 @@ def _refreshed_on_a_rank(rank: int, mode: str) -> tuple[str, float]:
     except FAEError as error:
         return str(error), time.monotonic() - begun
     return "nothing was said", 0.0
-
-
-def _sharded_alone(one: Case, env: ShardingEnv, mode: str) -> nn.Module:
-    return _sharded_by(FAEEmbeddingBagCollectionSharder(profile_of(one), mode), one, env)
-
-
-def _sharded_by(sharder: Any, one: Case, env: ShardingEnv) -> nn.Module:
-    torch.manual_seed(0)
-    model = nn.Module()
-    model.collection = Model(one).collection
-    apply_optimizer_in_backward(torch.optim.SGD, model.collection.parameters(), {"lr": 0.1})
-    return sharder.shard(model.collection, plan_of(model, one).plan["collection"], env)
 
 
 @pytest.mark.usefixtures("lone_rank")

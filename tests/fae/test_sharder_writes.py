@@ -8,14 +8,25 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+from torchrec.distributed.types import ShardingEnv
 
 from tests.fae.batches import Batch, batches
 from tests.fae.cases import Case, profile_of
 from tests.fae.compared import Trained, difference
-from tests.fae.parity import SEQUENCES, build, fae_sharder, stock_sharder, train
+from tests.fae.parity import (
+    SEQUENCES,
+    build,
+    fae_sharder,
+    sharded_alone,
+    stock_sharder,
+    train,
+)
 from tests.fae.ranks import Ranks
 from tests.fae.small import case, fed
+from trainobs.core.errors import FAEError
 
 TOLERANCE = 4e-6
 
@@ -32,6 +43,7 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
     "average": lambda weight: weight.lerp_(torch.ones_like(weight), 0.1),
     "read": lambda weight: weight.add_(weight.norm()),
     "data": lambda weight: weight.data.mul_(0.5),
+    "on its rank": lambda weight: weight.numel() and weight.zero_(),
 }
 
 
@@ -59,6 +71,78 @@ def test_it_does_where_a_rank_has_one_table_alone(pair: Ranks, mode: str) -> Non
         assert max(worst.values()) < TOLERANCE
 
 
+@pytest.mark.parametrize(
+    ("mode", "kinds"),
+    [
+        ("overlay", ("mixed", "plain", "mixed")),
+        ("paper", ("mixed", "plain")),
+        ("partitioned", ("mixed", "pure", "plain", "pure")),
+    ],
+)
+def test_a_write_that_one_rank_alone_sees_is_read_by_all(
+    pair: Ranks, mode: str, kinds: tuple[str, ...]
+) -> None:
+    one = case("table_wise", mode=mode, world_size=2, kinds=kinds)
+    # the first table is on rank 0 alone
+    for worst in pair.run(_worst, one, ("on its rank",), patience_s=60):
+        assert max(worst.values()) < TOLERANCE
+
+
+@pytest.mark.parametrize("mode", ["overlay", "paper"])
+def test_before_a_pure_batch_it_is_refused_with_what_to_do(pair: Ranks, mode: str) -> None:
+    for told in pair.run(_refused, mode, patience_s=60):
+        assert "rank 0: reading of hot rows from their tables" in told
+        assert "call tables_changed() of the collection on every rank" in told
+
+
+def _refused(rank: int, mode: str) -> str:
+    one = case("table_wise", mode=mode, world_size=2, kinds=("pure", "pure"))
+    group = dist.new_group([0, 1])  # of its own, since a collective on it stays half done
+    collection = sharded_alone(one, ShardingEnv.from_process_group(group), mode)
+    first, second = fed(one, rank)
+    collection(first).values().sum().backward()
+    with torch.no_grad():
+        WRITES["on its rank"](next(collection.parameters()))
+    with pytest.raises(FAEError) as refused:
+        collection(second).values().sum().backward()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("mode", ["overlay", "paper", "partitioned"])
+def test_it_is_where_a_pipeline_has_the_next_batch_on_its_way(pair: Ranks, mode: str) -> None:
+    one = case("table_wise", mode=mode, world_size=2, kinds=("mixed",) * 6)
+    for worst in pair.run(_piped_worst, one, patience_s=60):
+        assert worst < TOLERANCE
+
+
+def _piped_worst(rank: int, one: Case) -> float:
+    """As `_worst`, of a write between two batches of TorchRec's pipeline, on one rank alone."""
+    stock, without, fae = (
+        _piped(rank, one, kind, does_write)
+        for kind, does_write in (("stock", True), ("stock", False), ("FAE", True))
+    )
+    assert float((stock - without).abs().max()) > 1e-3
+    return float((stock - fae).abs().max())
+
+
+def _piped(rank: int, one: Case, kind: str, does_write: bool) -> Tensor:
+    """What each batch was looked up as."""
+    stock = kind == "stock"
+    model = build(one, stock_sharder(one) if stock else fae_sharder(one, profile_of(one)))
+    first = _tables(model)[0]
+    layers = [p for name, p in model.named_parameters() if name.startswith("over")]
+    pipeline = TrainPipelineSparseDist(model, torch.optim.SGD(layers, 0.1), torch.device("cpu"))
+    feed = [kjt for _, kjt in batches(one, rank)] if stock else fed(one, rank)
+    source, found = iter(map(Batch, feed)), []
+    for number in range(len(feed)):
+        found.append(pipeline.progress(source).detach())
+        if does_write and number == 2:
+            with torch.no_grad():
+                WRITES["on its rank"](first)
+    pipeline.detach()
+    return torch.stack(found)
+
+
 def _worst(rank: int, one: Case, writes: Iterable[str]) -> dict[str, float]:
     """The largest difference to the stock sharder, which a write left out would make large."""
     without, worst = _trained(rank, one, "stock", None), {}
@@ -77,7 +161,7 @@ def _trained(rank: int, one: Case, kind: str, write: str | None) -> Trained:
     for kjt in feed:
         model(Batch(kjt))[0].backward()
     if write is not None:
-        for weight in held:
+        for weight in held[:1] if write == "on its rank" else held:
             with torch.no_grad():
                 WRITES[write](weight)
         if write == "data" and not stock:

@@ -136,7 +136,7 @@ class MissingPackageError(TrainobsError, ImportError):
             "torch": ("torch>=2.5",),
             "lightning": ("lightning>=2.5",),
             "huggingface": ("accelerate>=1.3", "transformers>=5.3"),
-            "fae": ("torchrec>=1.6,<1.9", "tqdm"),
+            "fae": ("torchrec>=1.6,<1.10", "tqdm"),
         }
     )
     """Extra -> what it brings, torch beside others left out: these bring it themselves."""

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainobs.core.errors import SettingError
+from trainobs.core.errors import SettingError, a_type
+from trainobs.core.log import logger
 from trainobs.core.now import now_s
 from trainobs.fae.calibration.part import NumberedKjt, Sampled, part_of
 from trainobs.fae.kjt.find import KjtFinder, inputs_of
@@ -61,6 +62,14 @@ class InputSource:
         self._parts = [part_of(own, finder, seed + i, workers) for i, own in enumerate(loaders)]
         self._batches: list[Iterator[NumberedKjt]] = []
         self.is_sampled = all(part.is_sampled for part in self._parts)
+        once = [a_type(loader) for loader in loaders if isinstance(loader, Iterator)]
+        if once:
+            logger.warning(
+                "batches that are read here may not come again\n  found: %s, its own iterator, "
+                "which a training would take up where reading ends\n  do:    give what makes it, "
+                "such as the DataLoader or a list, or another iterator over the same data",
+                once[0],
+            )
         for part, loader in zip(self._parts, loaders, strict=True):
             if workers is not None and not part.is_sampled:
                 raise SettingError(

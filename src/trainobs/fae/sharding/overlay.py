@@ -145,13 +145,21 @@ class HotOverlay:
     def wait_for_ranks(self, batch: SplitBatch) -> None:
         """Wait until all ranks are at the forward of a batch of this kind.
 
+        All read replicas from the tables where some have seen a write to them: the others must not
+        wait for the embeddings of who waits for them.
+
         Raises:
             FAEError: they are not, or have other hot rows, or one has bad ids that are refused.
         """
-        if self.barrier is not None:
-            point = SyncPoint.PURE_FORWARD if batch.is_pure else SyncPoint.FORWARD
-            told = self._wait(self.barrier, point, batch.number, batch.refused)
-            self.bounds.check(dict(zip(self.barrier.ranks, told, strict=True)))
+        if self.barrier is None:
+            return
+        self._look_for_writes()
+        point = SyncPoint.PURE_FORWARD if batch.is_pure else SyncPoint.FORWARD
+        told = self._wait(self.barrier, point, batch.number, batch.refused, self._is_behind)
+        refused, are_behind = zip(*told, strict=True)
+        self.bounds.check(dict(zip(self.barrier.ranks, refused, strict=True)))
+        if any(are_behind) and self.rows.write_back.is_of_all_ranks:
+            self.hand_over()
 
     def whole(self, batch: SplitBatch) -> KeyedJaggedTensor:
         """The batch with its hot lookups among the others."""
@@ -257,28 +265,28 @@ class HotOverlay:
         self._look_for_writes()
         if not self._is_behind:
             return
-        if self.barrier is not None:
+        if self.barrier is not None and self.rows.write_back.is_of_all_ranks:
             self._wait(self.barrier, SyncPoint.PULL, batch_number)
         with self.served.syncing:
             self.rows.write_back.pull(self.group)
         self._is_behind = False
 
     def _wait(
-        self, barrier: RankBarrier, point: SyncPoint, batch_number: int, number: int = 0
-    ) -> list[int]:
-        """Wait for all ranks, see that they have the same hot rows; returns the number of each."""
+        self, barrier: RankBarrier, point: SyncPoint, batch_number: int, *numbers: int
+    ) -> list[list[int]]:
+        """Wait for all ranks, see that they have the same hot rows; returns the numbers of each."""
         halves = [int(self.profile.fingerprint[i : i + 8], 16) for i in (0, 8)]  # exact as float64
-        sent = torch.tensor([*halves, number], dtype=torch.float64)
+        sent = torch.tensor([*halves, *numbers], dtype=torch.float64)
         told = barrier.wait(point, batch_number, sent).long().tolist()
         if any(rank[:2] != halves for rank in told):
-            prints = {f"{high:08x}{low:08x}" for high, low, _ in told}
+            prints = {f"{high:08x}{low:08x}" for high, low, *_ in told}
             raise FAEError(
                 "ranks cannot train with different hot rows",
                 f"different profiles on the ranks: {', '.join(sorted(prints)[:4])}",
                 "calibrate once, load the file of that profile on every rank, and call refresh "
                 "with it on every rank",
             )
-        return [number for _, _, number in told]
+        return [rank[2:] for rank in told]
 
     def _check(self, mark: SplitMark, count: int) -> None:
         if mark.fingerprint != self.profile.fingerprint:

@@ -222,7 +222,8 @@ class ShardedFAEModule(
         """Read the hot rows from the tables at the next batch; all ranks call it.
 
         Writes of torch to the tables' parameters, or to tensors of a state dict, are seen. After
-        others (to a parameter's `data`, by NumPy, or on some ranks only) call this.
+        others (to a parameter's `data`, by NumPy) call this, and after those on some ranks only if
+        the next batch is pure.
         """
         self._overlay.tables_changed()
 

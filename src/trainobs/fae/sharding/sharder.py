@@ -20,6 +20,7 @@ from trainobs.fae.profile.arguments import check_profile
 from trainobs.fae.profile.profile import FAEProfile
 from trainobs.fae.sharding.checks import check_replicated, replicated_tables
 from trainobs.fae.sharding.cost import expected_bytes
+from trainobs.fae.sharding.left_stock import watch_wrapping
 from trainobs.fae.sharding.mode import Mode, check_mode
 from trainobs.fae.sharding.sharded_bags import ShardedFAEEmbeddingBagCollection
 from trainobs.fae.sharding.sharded_processed import (
@@ -50,6 +51,7 @@ class _HotRowSharder:
             )
         super().__init__(**settings)
         self.profile = check_profile(profile)
+        watch_wrapping()
         self._mode: Mode | Literal["auto"] = mode
         self._batch_size = batch_size
 
@@ -201,6 +203,7 @@ class FAEFeatureProcessedEmbeddingBagCollectionSharder(
         **settings: Any,
     ) -> None:
         self._of_tables = FAEEmbeddingBagCollectionSharder(profile, mode, batch_size, **settings)
+        self.profile = profile
         super().__init__(self._of_tables, self._of_tables.qcomm_codecs_registry)
 
     def shard(

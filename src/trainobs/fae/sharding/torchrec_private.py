@@ -30,11 +30,31 @@ from torchrec.distributed.planner.storage_reservations import HeuristicalStorage
 from torchrec.distributed.planner.types import Topology
 from torchrec.distributed.types import ParameterSharding
 from torchrec.distributed.utils import modify_input_for_feature_processor
+from torchrec.modules.embedding_modules import (
+    EmbeddingBagCollectionInterface,
+    EmbeddingCollectionInterface,
+)
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainobs.fae.kjt.jagged import constant
 
 Plan = Mapping[str, ParameterSharding]  # by table
+
+WRAPPED = "_dmp_wrapped_module"
+"""Where DistributedModelParallel has the model."""
+
+
+def configs_in(module: Any) -> Sequence[Any]:
+    """The tables of a collection, sharded by TorchRec or not; none of other modules."""
+    if isinstance(module, EmbeddingBagCollectionInterface):
+        return list(module.embedding_bag_configs())
+    if isinstance(module, EmbeddingCollectionInterface):
+        return list(module.embedding_configs())
+    if isinstance(module, ShardedEmbeddingBagCollection):
+        return list(module._embedding_bag_configs)
+    if isinstance(module, ShardedEmbeddingCollection):
+        return list(module._embedding_configs)
+    return []
 
 
 class StockSequences:

@@ -82,11 +82,15 @@ class WriteBack:
     Args:
         links: of this rank.
         replicated: tensors that all ranks hold whole, and of which each reads a part.
+
+    Attributes:
+        is_of_all_ranks: whether a rank cannot `pull` alone.
     """
 
     def __init__(self, links: list[Link], replicated: list[Tensor]) -> None:
         self._links = links
         self._replicated = replicated
+        self.is_of_all_ranks = bool(replicated)
 
     @torch.no_grad()
     def flush(self) -> None:
