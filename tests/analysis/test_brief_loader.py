@@ -34,9 +34,16 @@ def test_many_tensors_are_told_of_where_their_hand_over_is_waited_for(
     assert (line in brief.render(summary, NOW).splitlines()) == told
 
 
+def test_a_slow_sampler_whose_sum_of_squares_is_above_any_time_is_no_damage(tmp_path):
+    timed = {"batches": 30, "ns": 30 * 10**9, "ns2": 30 * 10**18, "cpu_ns": 30 * 10**9}
+    run = loader_bound(tmp_path / "r", loaders=[{**LOADER, "sampler": timed}])
+    assert "the sampler takes 1 s a batch" in brief.render(summary_of(run), NOW)
+
+
 @pytest.mark.parametrize(("cpu_ms", "told"), [(90, True), (9, False), (None, False)])
 def test_a_sampler_is_told_of_where_it_takes_part_of_the_step(tmp_path, cpu_ms, told):
-    timed = None if cpu_ms is None else {"batches": 30, "ns": cpu_ms * MS, "cpu_ns": cpu_ms * MS}
+    took = {} if cpu_ms is None else dict.fromkeys(("ns", "cpu_ns"), cpu_ms * int(MS))
+    timed = {"batches": 30, **took} if took else None
     summary = summary_of(loader_bound(tmp_path / "r", loaders=[{**LOADER, "sampler": timed}]))
     line = "  of the training thread, the sampler takes 3 ms a batch"
     assert (line in brief.render(summary, NOW).splitlines()) == told

@@ -53,10 +53,7 @@ def replace_column(file, name, values):
         ({"host": {"hostname": {}}}, "host.hostname in run.json is not a string"),
         ({"capabilities": []}, "capabilities in run.json is not an object"),
         ({"capabilities": {"ebpf": 1}}, "capabilities.ebpf in run.json is not a string"),
-        (
-            {"host": {"cpu_quota": "2"}},
-            "host.cpu_quota in run.json is not a number or an integer or null",
-        ),
+        ({"host": {"cpu_quota": "2"}}, "quota in run.json is not a number or an integer or null"),
         ({"settings": 3}, "settings in run.json is not an object"),
         (
             {"settings": {"loader_workers": "2"}},
@@ -64,6 +61,9 @@ def replace_column(file, name, values):
         ),
         ({"loaders": [5]}, "loaders.0 in run.json is not an object"),
         ({"loaders": [{"workers": "2"}]}, "loaders.0.workers in run.json is not an integer"),
+        ({"loaders": [{"iterable": 0}]}, "loaders.0.iterable in run.json is not true or false"),
+        ({"loaders": [{"sampler": [8]}]}, "sampler in run.json is not an object or null"),
+        ({"loaders": [{"sampler": {"ns": None}}]}, "sampler.ns in run.json is not an integer"),
         ({"summary": [1]}, "summary in run.json is not an object or null"),
         ({"summary": {"outcome": []}}, "summary.outcome in run.json is not a string or null"),
         ({"summary": {"losses": []}}, "summary.losses in run.json is not an object"),

@@ -119,6 +119,26 @@ def test_batches_of_no_known_step_are_told_apart(run):
     assert line.startswith("Loader: 2 workers and the training thread made 5 batches; 4 of known ")
 
 
+@pytest.mark.parametrize(("in_turn", "count"), [(False, 4), (True, 2)])
+def test_workers_of_several_loaders_at_once_are_not_taken_for_each_other(tmp_path, in_turn, count):
+    """Two loaders of two workers each: both in each step, or in turn."""
+    rows = [
+        made(7 + (2 * i + loader if in_turn else i), worker, 100 * i, (1, 1, 1), loader=loader)
+        for i in range(3)
+        for loader in range(2)
+        for worker in range(2)
+    ]
+    sink = RunLogSink(tmp_path / "run")
+    sink.begin(info())
+    sink.write(replace(batch([*range(7, 13)]), batches=np.array(rows)))
+    sink.end({})
+    summary = summarize(RunLog.open(tmp_path / "run"))
+    assert summary["loader"]["workers"] == count
+    assert f"Loader: {count} workers made 12 batches" in brief.render(summary, 0)
+    told = "  4 workers at once: those of several loaders share numbers"
+    assert (told in render(summary)) == (count == 4)
+
+
 def test_what_was_waited_for_is_of_all_steps_and_the_rest_is_not_known(tmp_path):
     """One step of three does not know why it waited, for most of all: no share is of the others."""
     sink = RunLogSink(tmp_path / "run")

@@ -15,6 +15,7 @@ from trainobs.analysis.summary import summarize
 from trainobs.analysis.verdicts import _facts
 from trainobs.report import brief
 from trainobs.report.full import render
+from trainobs.report.rank_rows import straggler_told
 from trainobs.runlog.arrivals import ArrivalsSink
 from trainobs.runlog.reader import RunLog
 from trainobs.runlog.writer import RunLogSink
@@ -234,7 +235,7 @@ def test_a_rank_that_was_killed_is_named(tmp_path):
         if rank != 1:
             sink.end({})
     summary = summarize(RunLog.open(tmp_path / "run"))
-    assert "  not ended, or killed: rank 1\n" in render(summary)
+    assert "  ranks      not ended, or killed: rank 1\n" in render(summary)
     assert "  not ended, or killed: rank 1\n" in brief.render(summary, 0)
 
 
@@ -279,6 +280,10 @@ def test_of_ranks_without_times_nobody_is_the_straggler(tmp_path, second):
         ),
         ({"loader__wait_ns": 1e8, "phase__checkpoint_ns": 9e7}, None),  # two parts
         ({"sched__forward_sleep_ns": [9e9, 0, 0, 0, 0]}, None),  # it stalled once
+        (
+            {"sched__forward_sleep_ns": [0, 0, 4e8, 4e8, 4e8]},  # since the third step
+            "asleep or stopped 240 ms a step, and 0 ns on rank 0",
+        ),
         ({}, None),
     ],
 )
@@ -301,3 +306,52 @@ def test_a_rank_is_late_by_what_it_takes_longer_for_than_another(tmp_path, late,
     ranks = RunLog.open(tmp_path / "run").ranks
     found = longer(ranks[1], ranks[0], 2.5e8)
     assert (found and told(found, 0)) == because
+
+
+def arrivals_job(tmp_path, *late_ms: list[float], last_ms: tuple[float, ...] = ()) -> dict:
+    """A job of steps of 1 s with one collective, to which each rank came late by so many ms.
+
+    The last step of each rank took `last_ms` longer.
+    """
+    for rank, late in enumerate(late_ms):
+        sink = RunLogSink(tmp_path / "run", rank)
+        sink.begin(info(rank=rank, world_size=len(late_ms), host={"hostname": "a"}))
+        took = [SECOND] * len(late)
+        took[-1] += int(1e6 * dict(enumerate(last_ms)).get(rank, 0))
+        sink.write(batch(range(len(late)), step__duration_ns=took))
+        sink.end({})
+        ns = [int(ms * 1e6) for ms in (*late, 0)]
+        rows = [(0, i, (2 + i) * SECOND + at, 1, 8, 8) for i, at in enumerate(ns)]
+        ArrivalsSink(tmp_path / "run", rank, lambda at_once, rows=rows: rows).end({})
+    return summarize(RunLog.open(tmp_path / "run"))
+
+
+def test_a_rank_that_others_wait_for_in_some_steps_is_told_with_what_it_costs(tmp_path):
+    summary = arrivals_job(tmp_path, [800, 0, 0, 0, 0] * 8, [0, 20, 20, 20, 20] * 8)
+    text = " ".join(render(summary).split())
+    assert "no straggler: none makes" in text
+    assert "in some steps they wait for rank 0: 160 ms a step in the mean" in text
+    assert "rank 0: 160 ms a step in the mean" in " ".join(brief.render(summary, now_ns=0).split())
+
+
+def test_what_a_straggler_costs_is_a_share_of_the_step_that_is_told_of(tmp_path):
+    """Also where another rank's last step is long, as it waits for one that has ended."""
+    summary = arrivals_job(tmp_path, [200] * 20, [0] * 20, last_ms=(0, 99_000))
+    assert summary["step"]["mean_ns"] == SECOND
+    assert summary["straggler"]["share"] == 0.2
+    share = summarize(RunLog.open(tmp_path / "run", rank=1))["straggler"]["share"]
+    assert share == pytest.approx(0.2 / (1 + 99 / 19))
+
+
+def test_a_straggler_that_is_later_in_some_steps_is_told_so(tmp_path):
+    summary = arrivals_job(tmp_path, [800, 120, 120] * 8, [0] * 24)
+    told = "in some steps for longer: 347 ms a step in the mean"
+    assert told in " ".join(render(summary).split())
+
+
+def test_no_report_says_that_nobody_is_awaited_where_all_are(tmp_path):
+    """Rank 2 is late in most steps, and the others in the rest of the wait for it."""
+    found = arrivals_job(tmp_path, [0] * 9, [0] * 9, [200] * 9)["straggler"]
+    found = found | {"rank": None, "mostly": 2, "mostly_ns": 2e8, "rest_ns": 6e7}
+    told = straggler_told(found)
+    assert told.startswith("no straggler: the others wait for rank 2 for 200 ms a step, but for")

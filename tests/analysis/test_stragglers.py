@@ -46,9 +46,67 @@ def test_the_rank_that_the_others_wait_for_is_found_with_what_it_costs():
         "steps": 4,
         "most_ratio": [0, 1, 0],
         "wait_ns": [29 * MS, 0, 28.25 * MS],
-        "held_up_ns": [0, 27.5 * MS, 0],
+        "held_up_ns": [0, 27.25 * MS, 0],
         "straggler": 1,
+        "mostly": None,
+        "at_times": None,
+        "at_times_ns": 0.0,
     }
+
+
+def test_a_rank_that_is_late_in_most_steps_costs_no_more_than_the_mean():
+    late = lateness(*steps_of([[0, 60], [0, 60], [0, 60], [0, 0]]), 100 * MS)
+    assert (late["straggler"], late["held_up_ns"]) == (1, [0, 45 * MS])
+
+
+def test_a_stall_does_not_add_to_what_a_straggler_costs():
+    late = lateness(*steps_of([[0, 30], [0, 30], [0, 30], [0, 9000]]), 100 * MS)
+    assert (late["straggler"], late["held_up_ns"]) == (1, [0, 30 * MS])
+
+
+@pytest.mark.parametrize(
+    ("late", "at_times"),
+    [
+        ([[90, 0], *[[0, 2]] * 4] * 5, 0),  # in every fifth step, as a validation
+        ([[90, 0], *[[0, 12]] * 4] * 5, None),  # the other adds up to half as much
+        ([[0, 2]] * 20 + [[2000, 0]] * 2, None),  # it stalled twice
+        ([[90, 0], *[[0, 0]] * 4] * 5 + [[0, 2000]], None),  # the other stalled for longer
+        ([[90, 0], *[[0, 0]] * 4] * 2 + [[0, 0]] * 20, None),  # so little in the mean
+        ([[40, 0], [0, 40]] * 10, None),  # in turn
+    ],
+)
+def test_a_rank_that_is_late_in_some_steps_is_told_beside_the_straggler(late, at_times):
+    found = lateness(*steps_of(late), 100 * MS)
+    assert (found["straggler"], found["at_times"]) == (None, at_times)
+    assert found["at_times_ns"] == (0 if at_times is None else 18 * MS)
+
+
+def test_another_rank_than_the_straggler_may_cost_more_in_the_mean():
+    late = lateness(*steps_of([[900, 0], [900, 0], *[[0, 15]] * 18]), 100 * MS)
+    assert (late["straggler"], late["at_times"]) == (1, None)  # it stalled twice
+    late = lateness(*steps_of([[900, 0], *[[0, 15]] * 4] * 4), 100 * MS)
+    assert (late["straggler"], late["at_times"], late["at_times_ns"]) == (1, 0, 180 * MS)
+
+
+@pytest.mark.parametrize(("longer_ms", "at_times"), [(900, 0), (60, None)])
+def test_a_straggler_may_cost_far_more_in_the_mean(longer_ms, at_times):
+    """As one that is late in each step, and validates alone after every fifth."""
+    late = lateness(*steps_of([[longer_ms, 0], *[[20, 0]] * 4] * 5), 100 * MS)
+    assert (late["straggler"], late["held_up_ns"]) == (0, [20 * MS, 0])
+    assert (late["at_times"], late["at_times_ns"]) == (
+        at_times,
+        0 if at_times is None else 196 * MS,
+    )
+
+
+def test_a_rank_that_is_last_in_most_steps_is_told_where_the_others_are_waited_for_as_well():
+    """As of FSDP, whose ranks meet many times in a step: each is late to some of it."""
+    met, starts = steps_of([[0, 40], [0, 40], [0, 40], [0, 90], [0, 90]] * 4)
+    met = np.concatenate([met, met[:, :1] + np.array([32, 20]) * MS])
+    late = lateness(met, starts, 100 * MS)
+    assert (late["straggler"], late["mostly"]) == (None, 1)
+    assert late["held_up_ns"] == [12 * MS, 40 * MS]
+    assert late["at_times"] is None  # though it has most of the mean
 
 
 def test_what_ranks_that_meet_every_fourth_step_wait_is_told_of_a_step():

@@ -48,6 +48,7 @@ def writing_to(directory: Path) -> Callable[..., Path]:
         rank: int = 0,
         steps: StepTable | None = None,
         ended: bool = True,
+        outcome: str = "ok",
         **facts,
     ) -> Path:
         path = directory / name
@@ -65,7 +66,7 @@ def writing_to(directory: Path) -> Callable[..., Path]:
                 sink.write(replace(part, batches=steps.batches[of_part]))
                 sink.flush()
         if ended:
-            sink.end({"outcome": "ok"})
+            sink.end({"outcome": outcome})
         else:
             sink.flush()
         return path

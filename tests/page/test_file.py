@@ -346,7 +346,7 @@ def test_the_rank_that_others_wait_for_is_told_with_a_command_that_works(tmp_pat
     opened = open_page(of_64_ranks(tmp_path / "run"))
     told = opened.page.text_content("#ranks p:has-text('holds the others up')")
     assert told == (
-        "Rank 3 holds the others up for 59 ms a step, 57 % of it. "
+        "Rank 3 holds the others up for 59 ms a step, 59 % of it. "
         "For its page: trainobs report RUN --rank 3 --html FILE"
     )
 

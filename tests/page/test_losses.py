@@ -11,8 +11,9 @@ import pytest
 from tests.samples import busy_run
 from trainobs.analysis.summary import summarize
 from trainobs.core.records import SETUP
+from trainobs.report import brief, full
 from trainobs.report.losses import killed
-from trainobs.report.rank_rows import unended
+from trainobs.report.rank_rows import endings
 from trainobs.runlog.reader import RunLog
 
 
@@ -45,6 +46,24 @@ def test_what_the_kernel_killed_for_want_of_memory_is_told(write_run, open_page,
 def test_a_rank_that_was_killed_is_named_as_in_the_report(write_run, open_page):
     for rank, ended in enumerate((True, False, True)):
         run = write_run(40, rank=rank, world_size=3, ended=ended)
-    told = unended(summarize(RunLog.open(run)))
+    told = endings(summarize(RunLog.open(run)))
     assert told == "not ended, or killed: rank 1"
     assert open_page(run).page.text_content("#ranks .advice") == f"{told}."
+
+
+def test_a_rank_that_failed_is_named_though_the_others_went_on_to_the_end(write_run, open_page):
+    outcomes = ("ok", "exception: ValueError", "ok", "exception: ValueError")
+    for rank, outcome in enumerate(outcomes):
+        run = write_run(0 if rank else 40, rank=rank, world_size=4, outcome=outcome)
+    summary = summarize(RunLog.open(run))
+    told = "ranks 1, 3 ended: exception: ValueError"
+    assert endings(summary) == told
+    assert told in brief.render(summary, 0)
+    assert f"  ranks      {told}" in full.render(summary)
+    assert open_page(run).page.text_content("#ranks .advice") == f"{told}."
+
+
+def test_a_rank_that_ended_as_the_one_that_is_told_of_is_not_named(write_run):
+    for rank, how in enumerate(("ConnectionError", "ValueError", "ConnectionError")):
+        run = write_run(40, rank=rank, world_size=3, outcome=f"exception: {how}")
+    assert endings(summarize(RunLog.open(run))) == "rank 1 ended: exception: ValueError"

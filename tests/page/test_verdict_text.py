@@ -60,4 +60,4 @@ def test_of_workers_it_is_said_where_somebody_asks():
 
 def test_the_summary_of_the_page_has_it(write_run):
     found = piece(RunView.open(write_run(steps=busy_run(30))), "summary")
-    assert found["said"] == said(found) | {"lost": None, "killed": None, "unended": None}
+    assert found["said"] == said(found) | {"lost": None, "killed": None, "endings": None}

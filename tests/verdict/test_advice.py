@@ -260,3 +260,9 @@ def test_the_limit_of_memory_that_could_not_hold_what_is_read_is_named(host, end
     summed.add(columns(**split(device=100), **read))
     told = list(notes(judge(summed, facts_from({"host": host}))))
     assert [line.endswith(end) for line in told] == [True]
+
+
+@pytest.mark.parametrize("loader", [{"passes": 3}, {"sampler": {"ns": 5}}, {"sampler": None}])
+def test_what_a_loader_does_not_tell_is_unknown(loader):
+    facts = facts_from({"settings": {"loader_workers": 2}, "loaders": [{"workers": 2} | loader]})
+    assert (facts.draw, facts.has_new_loaders) == (None, None)

@@ -23,7 +23,11 @@ TAKING = "loader/taking_ns"
 
 LONG_SHARE, LONG_TIMES = 0.1, 2.0
 """Share of the time of all steps, and times as long as the others on average, from which on the
-first step is told of, though all numbers are without it: a compiler, workers, caches."""
+first step is told of, though all numbers are without it: a compiler, workers, caches. And the last
+one, in which a run failed: it may have waited for a rank that was gone until a timeout."""
+
+_FAILED = ("exception: ", "closed while handling ")
+"""How outcomes of runs begin that an exception ended."""
 
 
 class FirstStep(TypedDict):
@@ -45,6 +49,8 @@ class StepTime(FirstStep):
     """How long a step took.
 
     Attributes:
+        failed_ns, failed_share: what the last one took, where an exception ended the run, also of
+            the time of all; None where none did, or that is not worth telling.
         steps: how many it is of.
         mean_ns, p95_ns, max_ns: of these.
         parts: metric of a phase -> its time in a step, over all of these steps, with the part of
@@ -54,6 +60,8 @@ class StepTime(FirstStep):
             not know it leaves its wait unexplained.
     """
 
+    failed_ns: float | None
+    failed_share: float | None
     steps: int
     mean_ns: float
     p95_ns: float
@@ -85,9 +93,12 @@ def step_time(rank: RankLog, summed: SummedSteps, facts: Facts) -> StepTime | No
     durations = durations[np.isfinite(durations)]
     if not durations.size:
         return None
+    took, share = _failed(rank, all_steps) or (None, None)
     return {
         "steps": len(summed),
         **_first(all_steps[: -len(summed)], durations),
+        "failed_ns": took,
+        "failed_share": share,
         "mean_ns": mean[STEP],
         "p95_ns": float(np.percentile(durations, 95)),
         "max_ns": float(durations.max()),
@@ -107,6 +118,17 @@ def _first(left_out: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -
         "first_share": share,
         "first_is_long": is_long and (share or 0.0) >= LONG_SHARE,
     }
+
+
+def _failed(rank: RankLog, steps: npt.NDArray[np.float64]) -> tuple[float, float] | None:
+    """What the last of some steps took, and its share, if a failure drew it out."""
+    outcome = (rank.info.get("summary") or {}).get("outcome") or ""
+    others, took = steps[:-1][np.isfinite(steps[:-1])], float(steps[-1])
+    is_known = outcome.startswith(_FAILED) and others.size and np.isfinite(took)
+    if not is_known or took <= LONG_TIMES * others.mean():
+        return None
+    share = took / (took + float(others.sum()))
+    return (took, share) if share >= LONG_SHARE else None
 
 
 def _parts(mean: Mapping[str, float], facts: Facts) -> dict[str, float]:

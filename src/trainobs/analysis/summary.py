@@ -15,6 +15,7 @@ from trainobs.analysis.batches.workers import (
     WAITED,
     Loader,
     Worker,
+    at_once,
     got,
     of_no_step,
     together,
@@ -176,11 +177,12 @@ def _summary(run: RunLog, rank: RankLog) -> Summary:
         are_whole = not lacking(run, rank, BATCHES)
         taken = AllSteps(rank, is_part=run.is_part, batches_are_whole=are_whole)
         makers, others, of_steps = workers(rank), of_no_step(rank), got(rank)
+        several = at_once(rank)
     if not are_whole and sum(one["batches"] for one in makers) > (of_steps or math.inf):
         makers = []  # some are there twice, or another run's
     metrics, setup, buckets = _metrics(run, rank, taken)
     steps, all_ns = taken.steps, training_ns(metrics, setup)
-    facts = facts_from(run.info)
+    facts, in_step = facts_from(run.info), rank.step() != SETUP
     are_all = not lacking(run, rank, EMBEDDINGS)
     lookups = TableLookups(rank, is_part=run.is_part, are_whole=are_all)
     metrics |= lookups.metrics()
@@ -194,9 +196,9 @@ def _summary(run: RunLog, rank: RankLog) -> Summary:
         metrics |= {name: unknown(metrics[name]["unit"]) for name in OF_DATA}
     return {
         **_facts(run, rank),
-        "steps": int((rank.step() != SETUP).sum()),
+        "steps": int(in_step.sum()),
         "is_part": run.is_part,
-        "epochs": len(steps.epochs),
+        "epochs": len(np.unique(rank.epoch()[in_step])),
         "step": step_time(rank, steps.run, facts),
         "training_ns": all_ns,
         "own_cpu_ratio": own_cpu_ratio(metrics, all_ns),
@@ -206,7 +208,9 @@ def _summary(run: RunLog, rank: RankLog) -> Summary:
         "setup": setup,
         "checkpoints": checkpoints(rank),
         "workers": makers,
-        "loader": together(makers, others, facts, got=of_steps, are_whole=are_whole),
+        "loader": together(
+            makers, others, facts, workers_at_once=several, got=of_steps, are_whole=are_whole
+        ),
         "embeddings": about_tables,
         "hot_rows": hot_rows(rank, skew) if _HOT_ROWS in _probes(run) else None,
         "latency": latencies,
@@ -220,7 +224,7 @@ def _summary(run: RunLog, rank: RankLog) -> Summary:
             for one in rank.counters
         ],
         "lost": lost(run, rank, metrics),
-        **compare(run.ranks, run.info.get("world_size", 1)),
+        **compare(run.ranks, run.info.get("world_size", 1), rank.rank),
     }
 
 

@@ -17,7 +17,7 @@ from trainobs.report.rows import WIDTH, cut, cut_path, paragraph, row, statement
 from trainobs.report.sections import (
     PART_LABELS,
     attached,
-    first_step,
+    ends,
     own_share,
     part,
     part_label,
@@ -204,7 +204,7 @@ def _step(summary: Summary, room: _Room) -> Iterator[str]:
         yield "The step: not timed"
         return
     yield step_line(step)
-    yield from first_step(step)
+    yield from ends(step)
     found = {name: ns for name, ns in step["parts"].items() if ns > 0}
     parts = sorted(found, key=lambda name: -found[name])
     shown = [name for name in parts if found[name] >= _SMALL * step["mean_ns"]][: room.parts]

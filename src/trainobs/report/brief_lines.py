@@ -14,7 +14,7 @@ from trainobs.core.text import counted, duration, percent, quantity, size
 from trainobs.report import own_counters
 from trainobs.report.loaders import DID, did
 from trainobs.report.losses import killed
-from trainobs.report.rank_rows import late_because, straggler_told, unended
+from trainobs.report.rank_rows import endings, late_because, straggler_told
 from trainobs.report.rows import statement
 
 _WAIT = "loader/wait_ns"
@@ -301,8 +301,9 @@ def _hot_rows(summary: Summary) -> Iterator[str]:
 
 def _ranks(summary: Summary) -> Iterator[str]:
     ranks = {number: one for number, one in summary["ranks"].items() if one["steps"]}
-    straggler = summary["straggler"]
+    straggler, ended = summary["straggler"], endings(summary)
     if straggler is None:
+        yield from [f"Ranks: {ended}"] if ended else []
         return
     timed = {number: one["p50_ns"] for number, one in ranks.items() if one["p50_ns"] is not None}
     told = f"Ranks: {len(ranks)}"
@@ -311,8 +312,8 @@ def _ranks(summary: Summary) -> Iterator[str]:
         told += f"; median steps {duration(timed[fast])} (rank {fast}) to {duration(timed[slow])}"
         told += f" (rank {slow})"
     yield told
-    if without_end := unended(summary):
-        yield f"  {without_end}"
+    if ended:
+        yield f"  {ended}"
     because = late_because(straggler, summary["rank"])
     yield "  " + "; ".join((straggler_told(straggler), *because))
 

@@ -38,7 +38,8 @@ def piece(found: Comparison) -> Mapping[str, object]:
     Args:
         found: what `analysis.comparison.two_sides.compare` returns.
     """
-    alone = " ".join(map(str.strip, (*_work(found), *_alone(found))))
+    lines = map(str.strip, (*_work(found), *_alone(found)))
+    alone = " ".join(line[:1].upper() + line[1:] for line in lines)
     text = {"answer": _sentence(found), "alone": alone, "predicted": _prediction(found)}
     return {**found, "text": text}
 

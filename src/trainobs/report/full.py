@@ -64,6 +64,7 @@ def _header(summary: Summary) -> Iterator[str]:
     what = f"; {summary['steps_are']}" if summary["steps"] and summary["steps_are"] else ""
     yield from paragraph(steps + what, "  steps      ", " " * 13)
     yield f"  ended      {summary['outcome'] or 'not yet, or it was killed'}"
+    yield from paragraph(rank_rows.endings(summary), "  ranks      ", " " * 13)
     if told := killed(summary):
         yield f"  no memory  {told}"
     yield f"  cost       {_cost(summary)}"

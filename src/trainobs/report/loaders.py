@@ -41,6 +41,8 @@ def section(summary: Summary) -> Iterator[str]:
         times = (*made, one["wait_ns"], one["handover_ns"])
         columns = (or_unknown(duration, ns) for ns in times)
         yield row(f"  {maker(one['worker'])}", quantity(one["batches"]), *columns, width=_LABEL)
+    if loader["workers"] > sum(one["worker"] is not None for one in found):
+        yield f"  {loader['workers']} workers at once: those of several loaders share numbers"
     if len(found) > _SHOWN:
         yield f"  and {len(found) - _SHOWN} more"
     if others := loader["of_no_step"]:

@@ -18,7 +18,7 @@ def piece(view: RunView, path: str) -> Mapping[str, object]:
         why nothing is told of files, and `unseen`, what was used that is not seen; None where there
         is no need to. And `doubtful`: metrics of training data, where that is unknown; `said`: see
         `report.verdict_text.said`, with `lost`, what the numbers lack, `killed`, what the kernel
-        killed for want of memory, and `unended`, which ranks were killed.
+        killed for want of memory, and `endings`, which ranks were killed or failed.
 
     Raises:
         RunLogError: the run has no such piece, or a file of it is damaged.
@@ -37,5 +37,5 @@ def piece(view: RunView, path: str) -> Mapping[str, object]:
     doubtful = [] if found["unnamed_bytes"] is None else list(OF_DATA)
     said = verdict_text.said(found) | {"lost": losses.told(found)}
     said["killed"] = killed
-    said["unended"] = rank_rows.unended(found) or None
+    said["endings"] = rank_rows.endings(found) or None
     return {**found, **why, "doubtful": doubtful, "said": said}

@@ -32,20 +32,31 @@ def section(summary: Summary) -> Iterator[str]:
         yield row(f"  rank {rank}", str(one["steps"]), *columns, awaited, width=_RANK)
     if len(ranks) > _RANKS:
         yield f"  and {counted(len(ranks) - _RANKS, 'more rank')}"
-    if without_end := unended(summary):
-        yield f"  {without_end}"
     yield from _straggler(straggler, summary["rank"])
 
 
-def unended(summary: Summary) -> str:
-    """The ranks that were killed, of a run that has ended; their last steps may be missing."""
-    ended = {rank: one["has_ended"] for rank, one in summary["ranks"].items()}
-    if not any(ended.values()) or all(ended.values()):
+def endings(summary: Summary) -> str:
+    """The ranks that ended otherwise than the one that is told of, and those that were killed.
+
+    Of a run that has ended; the last steps of a killed rank may be missing.
+    """
+    ranks = summary["ranks"]
+    if not any(one["has_ended"] for one in ranks.values()):
         return ""
-    left = [str(rank) for rank, has_ended in ended.items() if not has_ended]
-    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-    which = "rank" if len(left) == 1 else "ranks"
-    return f"not ended, or killed: {which} {', '.join(left[:_NAMED])}{more}"
+    told = {"ok", summary["outcome"]}
+    failed: dict[str, list[int]] = {}
+    for rank, one in ranks.items():
+        if one["outcome"] and one["outcome"] not in told:
+            failed.setdefault(one["outcome"], []).append(rank)
+    left = [rank for rank, one in ranks.items() if not one["has_ended"]]
+    killed = [f"not ended, or killed: {_named(left)}"] if left else []
+    return "; ".join([f"{_named(these)} ended: {how}" for how, these in failed.items()] + killed)
+
+
+def _named(ranks: list[int]) -> str:
+    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
+    which = "rank" if len(ranks) == 1 else "ranks"
+    return f"{which} {', '.join(map(str, ranks[:_NAMED]))}{more}"
 
 
 def straggler_told(found: Straggler) -> str:
@@ -57,6 +68,12 @@ def straggler_told(found: Straggler) -> str:
             "no straggler: none waits less than every other by a tenth of the step, in the mean "
             "and in half of them"
         )
+    if "mostly" in found:
+        most, rest = duration(found["mostly_ns"]), duration(found["rest_ns"])
+        return (
+            f"no straggler: the others wait for rank {found['mostly']} for {most} a step, but for "
+            f"the rest for {rest} as well"
+        )
     if found["rank"] is None:
         return (
             "no straggler: none makes the others wait for a tenth of the step in two thirds of "
@@ -67,11 +84,20 @@ def straggler_told(found: Straggler) -> str:
 
 
 def late_because(found: Straggler, shown: int) -> Iterator[str]:
-    """What is found of the straggler, unless all else is about it anyway: the rank `shown`."""
+    """What is found of the straggler, unless all else is about it anyway: the rank `shown`.
+
+    And the rank that the others wait for in some steps only.
+    """
     if found["rank"] not in (None, shown):
         if found["because"]:
             yield f"that rank: {found['because']}"
         yield f"see `report --rank {found['rank']}`"
+    if "at_times" in found:
+        waited = f"{duration(found['at_times_ns'])} a step in the mean"
+        other = (
+            "" if found["at_times"] == found["rank"] else f"they wait for rank {found['at_times']}"
+        )
+        yield f"in some steps {other or 'for longer'}: {waited}"
 
 
 def _straggler(found: Straggler, shown: int) -> Iterator[str]:

@@ -38,7 +38,7 @@ def step_time(summary: Summary) -> Iterator[str]:
     if step is None:
         return
     yield step_line(step)
-    yield from first_step(step)
+    yield from ends(step)
     if step["first_is_out"]:
         yield "  bytes, waits and counts below are of all steps, the first included"
     if step["mean_ns"]:
@@ -65,11 +65,17 @@ def step_line(step: StepTime) -> str:
     return f"A step: {duration(step['mean_ns'])}, the mean of {of}{first}{spread}"
 
 
-def first_step(step: StepTime) -> Iterator[str]:
-    """What the first step took, which the others are told without, where that is much."""
+def ends(step: StepTime) -> Iterator[str]:
+    """What the first step took, which the others are told without, where that is much.
+
+    And what the last one took, of a run that an exception ended.
+    """
     if step["first_is_long"] and step["first_ns"] and step["first_share"]:
         took, share = duration(step["first_ns"]), percent(step["first_share"])
         yield f"  the first step took {took}, {share} of the time of all steps"
+    if step["failed_ns"] and step["failed_share"]:
+        took, share = duration(step["failed_ns"]), percent(step["failed_share"])
+        yield f"  the last step, up to the exception, took {took}, {share} of the time of all"
 
 
 def part(label: str, ns: float, of_ns: float) -> str:

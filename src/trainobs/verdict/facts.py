@@ -158,8 +158,10 @@ def _draws(loaders: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     One that draws for many batches at once has hardly ever been timed doing so: its draws differ by
     more than their mean.
     """
-    timed = [one["sampler"] for one in loaders if one.get("sampler")]
-    batches, ns, cpu_ns = (sum(one[key] for one in timed) for key in ("batches", "ns", "cpu_ns"))
+    told = [one.get("sampler") or {} for one in loaders]
+    keys = ("batches", "ns", "cpu_ns")
+    timed = [one for one in told if one.keys() >= set(keys)]
+    batches, ns, cpu_ns = (sum(one[key] for one in timed) for key in keys)
     if batches < FEW_DRAWS:
         return {}
     mean = ns / batches
@@ -175,7 +177,7 @@ FEW_PASSES = 3
 
 def _are_made_anew(loaders: Sequence[Mapping[str, Any]]) -> bool | None:
     """Whether most passes have a loader of their own; None: those of some set-ups, or not known."""
-    if not all(one.get("passes") for one in loaders):
+    if not all(one.get("passes") and "objects" in one for one in loaders):
         return None
     few = _of_few_passes(loaders)
     found = {one["objects"] > one["passes"] / 2 for one in loaders if one not in few}

@@ -89,7 +89,7 @@ class Loader(Made):
     """All makers of batches as one; None where unknown of one of them.
 
     Attributes:
-        workers: processes.
+        workers: processes at once; of several loaders they have the same numbers.
         in_main: whether the training thread made some.
         of_no_step: batches beside those that a step consumed.
         got: batches that steps got, as these tell.
@@ -136,6 +136,27 @@ def workers(rank: RankLog) -> list[Worker]:
     return cast("list[Worker]", found)
 
 
+def at_once(rank: RankLog) -> int:
+    """Workers of the loaders that a step reads from, the median; 0 where one loader has any.
+
+    The workers of each begin at number 0. Loaders in turn, as of a curriculum, may have no worker
+    while the other one is read.
+
+    Raises:
+        RunLogError: a file is damaged.
+    """
+    batches = rank.columns(BATCHES, OF_A_BATCH)
+    is_made = (batches["for_step"] != UNKNOWN) & (batches["worker"] != UNKNOWN)
+    loaders, loader = np.unique(batches["loader"][is_made], return_inverse=True)
+    if len(loaders) < 2:  # their numbers tell
+        return 0
+    _, step = np.unique(batches["for_step"][is_made], return_inverse=True)
+    pairs = np.unique(loader << 32 | batches["worker"][is_made].astype(np.int64))
+    workers = np.bincount(pairs >> 32)
+    read = np.unique(step << 32 | loader)
+    return int(np.median(np.bincount(read >> 32, weights=workers[read & 0xFFFFFFFF])))
+
+
 def of_no_step(rank: RankLog) -> int:
     """Batches of the training loaders of which no step is known that consumed them.
 
@@ -171,6 +192,7 @@ def together(
     of_no_step: int,
     facts: Facts,
     *,
+    workers_at_once: int = 0,
     got: int | None = None,
     are_whole: bool = True,
 ) -> Loader | None:
@@ -180,6 +202,7 @@ def together(
         workers: from `workers`.
         of_no_step: from `of_no_step`.
         facts: of the run.
+        workers_at_once: from `at_once`.
         got: from `got`.
         are_whole: whether the files of batches are all there.
     """
@@ -188,7 +211,7 @@ def together(
     counts = [one["batches"] for one in workers]
     batches = sum(counts)
     return {
-        "workers": sum(one["worker"] is not None for one in workers),
+        "workers": max(workers_at_once, sum(one["worker"] is not None for one in workers)),
         "in_main": any(one["worker"] is None for one in workers),
         "batches": batches,
         "of_no_step": of_no_step,

@@ -34,6 +34,7 @@ class RankRow(TypedDict):
 
     Attributes:
         host, has_ended, steps: see `RankLog`; `steps` without what came before the first.
+        outcome: how it ended, if it wrote that down.
         p50_ns, p95_ns, mean_ns: of the step; the mean without the first.
         backward_ns: the mean.
         wait_ns: the mean, as the rank's own kernel counted it.
@@ -42,6 +43,7 @@ class RankRow(TypedDict):
 
     host: str | None
     has_ended: bool
+    outcome: str | None
     steps: int
     p50_ns: float | None
     p95_ns: float | None
@@ -75,8 +77,13 @@ class Straggler(Answer, total=False):
     Attributes:
         why: it cannot be told.
         held_up_ns, share, most_ratio: of a straggler: what it costs the others in a step, also as a
-            share of the step; and, by arrival, of how many steps. `most_ratio` as in `Lateness`.
+            share of the mean step of the rank that is told of; and, by arrival, of how many steps.
+            `most_ratio` as in `Lateness`.
         longer, because: what it takes longer for, also in words; None where nothing is found.
+        mostly, mostly_ns, rest_ns: where nobody is a straggler, the rank that the others wait for
+            in most steps, how long, and how long they wait for the rest as well.
+        at_times, at_times_ns: a rank that the others wait for, or for longer, in some steps, and
+            how long in the mean of all: see `Lateness`.
     """
 
     why: str
@@ -85,6 +92,11 @@ class Straggler(Answer, total=False):
     most_ratio: float
     longer: LongerPart | None
     because: str | None
+    mostly: int
+    mostly_ns: float
+    rest_ns: float
+    at_times: int
+    at_times_ns: float
 
 
 class Compared(TypedDict):
@@ -94,12 +106,13 @@ class Compared(TypedDict):
     straggler: Straggler | None
 
 
-def compare(ranks: Mapping[int, RankLog], world_size: int) -> Compared:
+def compare(ranks: Mapping[int, RankLog], world_size: int, shown: int) -> Compared:
     """Steps and waits of every rank, and who made whom wait.
 
     Args:
         ranks: those whose logs are at hand.
         world_size: how many the job has; of one that is not here nobody knows who waits for it.
+        shown: the rank that is told of, of whose step a straggler costs a share.
     """
     rows = {number: _row(log) for number, log in ranks.items()}
     trained = [number for number, row in rows.items() if row["steps"]]
@@ -119,6 +132,8 @@ def compare(ranks: Mapping[int, RankLog], world_size: int) -> Compared:
         found = waiting if not found["known"] or _is_news(waiting, rows, trained) else found
     if found["rank"] is not None:
         _explain(found, found["rank"], ranks, rows)
+        # Of the mean: where ranks meet in some steps only, others are short.
+        found["share"] = found["held_up_ns"] / (rows[shown]["mean_ns"] or step_ns)
     return {"ranks": rows, "straggler": found}
 
 
@@ -195,10 +210,7 @@ def _unknown(why: str) -> Straggler:
 def _explain(
     found: Straggler, late: int, ranks: Mapping[int, RankLog], rows: Mapping[int, RankRow]
 ) -> None:
-    """Add what the straggler costs of a step, and what it takes longer for."""
-    # Of the mean step: where ranks meet in some steps only, others are short.
-    means = [row["mean_ns"] for row in rows.values() if row["mean_ns"] is not None]
-    found["share"] = found["held_up_ns"] / float(np.median(means))
+    """Add what the straggler takes longer for."""
     waits = {rank: waited_ns(row) for rank, row in rows.items() if rank != late and row["steps"]}
     other = max(waits, key=lambda rank: waits[rank] or 0.0)
     found["longer"] = longer(ranks[late], ranks[other], found["held_up_ns"])
@@ -214,6 +226,7 @@ def _row(log: RankLog) -> RankRow:
     return {
         "host": log.host,
         "has_ended": log.has_ended,
+        "outcome": (log.info.get("summary") or {}).get("outcome"),
         "steps": int(training.sum()),
         "p50_ns": p50,
         "p95_ns": p95,
@@ -255,6 +268,11 @@ def _by_arrival(
         rows[number]["arrival_wait_ns"] = late["wait_ns"][index]
         rows[number]["held_up_ns"] = late["held_up_ns"][index]
     found: Straggler = {"known": True, "by": "arrival", "rank": None, "steps": late["steps"]}
+    if (mostly := late["mostly"]) is not None:
+        found["mostly"], found["mostly_ns"] = trained[mostly], late["held_up_ns"][mostly]
+        found["rest_ns"] = sum(late["held_up_ns"]) - late["held_up_ns"][mostly]
+    if (other := late["at_times"]) is not None:
+        found["at_times"], found["at_times_ns"] = trained[other], late["at_times_ns"]
     if (worst := late["straggler"]) is not None:
         found["held_up_ns"] = late["held_up_ns"][worst]
         found["most_ratio"] = late["most_ratio"][worst]

@@ -42,7 +42,8 @@ class LongerPart(TypedDict):
 
     Attributes:
         part: in words.
-        ns: what it takes in a step, in the median, as a rank that stalls once is no straggler.
+        ns: what it takes in a step: the median, as a rank that stalls once is no straggler, or the
+            mean, if less.
         other_ns: the same of a rank that waits for it.
     """
 
@@ -74,7 +75,7 @@ def told(found: LongerPart, other: int) -> str:
 
 
 def _parts(log: RankLog) -> dict[str, float]:
-    """The median of each part that is known of a rank."""
+    """The median of each part that is known of a rank, or the mean, if less."""
     training = log.step() != SETUP
     columns = {name: column[training] for name, column in log.metrics(_NAMES).items()}
     known = {name: column for name, column in columns.items() if np.isfinite(column).any()}
@@ -86,4 +87,4 @@ def _parts(log: RankLog) -> dict[str, float]:
     if {STEP, _OFF} <= known.keys():
         apart = np.nansum([known[name] for name in _APART if name in known], axis=0)
         found[_ON_CPU] = known[STEP] - known[_OFF] - apart
-    return {part: float(np.nanmedian(column)) for part, column in found.items()}
+    return {part: float(min(np.nanmedian(it), np.nanmean(it))) for part, it in found.items()}

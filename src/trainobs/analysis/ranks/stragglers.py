@@ -28,6 +28,9 @@ OFTEN = 2 / 3
 """Of the steps, in which nobody may be waited for longer: of two ranks that are last in turn, one
 is so a little more often, and then its median is far from 0."""
 
+_LONGER = 2.0
+"""How many times what a straggler costs in the median it costs in the mean, for that to be told."""
+
 MIN_STEPS = 3
 """Steps with meetings below which nothing is said."""
 
@@ -62,8 +65,13 @@ class Lateness(TypedDict):
         steps: with meetings.
         most_ratio: of these, in which nobody was waited for longer.
         wait_ns: that it waited for the last one in a step, the mean.
-        held_up_ns: that the next to last one waited for it in a step.
+        held_up_ns: that the next to last one waited for it in a step, the median or less.
         straggler: index of the rank that is one; None if none is.
+        mostly: index of the rank that would be one if the others did not wait for more than it.
+        at_times: index of the rank for which the others wait most in the mean, though in some steps
+            only, as it saves or validates alone; None if none is, or it is `mostly`. A straggler
+            may be it too, if it costs twice as much as by `held_up_ns`.
+        at_times_ns: that the next to last one waited for it in a step, the mean; 0 if none is.
     """
 
     steps: int
@@ -71,13 +79,17 @@ class Lateness(TypedDict):
     wait_ns: list[float]
     held_up_ns: list[float]
     straggler: int | None
+    mostly: int | None
+    at_times: int | None
+    at_times_ns: float
 
 
 def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> Lateness | None:
     """Who held up whom, from `meetings`.
 
     Who held up whom goes by medians over steps with meetings, since a rank that stalls once is no
-    straggler. Times are spread over the steps between where ranks meet in some steps only.
+    straggler, and by means where they are less, as of a rank that is late in some steps only. Times
+    are spread over the steps between where ranks meet in some steps only.
 
     Args:
         met: when each rank came; shape (meetings, ranks).
@@ -98,18 +110,30 @@ def lateness(met: Longs, starts_ns: Longs, step_ns: float) -> Lateness | None:
     np.add.at(wait, row, ordered[:, -1:] - met)
     # Of ranks that meet every so many steps, a step waits for so much less.
     often = len(known) / (known[-1] - known[0] + 1)
-    typical = np.median(held_up, axis=0) * often
+    means = held_up.mean(axis=0) * often
+    typical = np.minimum(np.median(held_up, axis=0) * often, means)
     worst = int(typical.argmax())
     most = held_up.argmax(axis=1)
     most_ratio = [float((most == rank).mean()) for rank in range(met.shape[1])]
-    enough = typical[worst] >= max(SHARE * step_ns, DOMINANCE * typical.sum())
-    is_straggler = enough and most_ratio[worst] >= OFTEN
+    is_often = typical[worst] >= SHARE * step_ns and most_ratio[worst] >= OFTEN
+    is_alone = typical[worst] >= DOMINANCE * typical.sum()
+    # Without the longest waits: who stalls once or twice is late at no times that come again.
+    again = np.sort(held_up, axis=0)[: 1 - MIN_STEPS].sum(axis=0) / len(known) * often
+    at_times = int(again.argmax())
+    mean_step_ns = np.diff(starts_ns[[known[0] - 1, known[-1] - 1]])[0] / (known[-1] - known[0])
+    is_late = again[at_times] >= max(SHARE * mean_step_ns, DOMINANCE * again.sum())
+    is_most = means[at_times] >= DOMINANCE * means.sum()
+    is_both = is_alone and at_times == worst and again[worst] >= _LONGER * typical[worst]
+    is_other = is_late and is_most and (is_both or not (is_often and at_times == worst))
     return {
         "steps": len(known),
         "most_ratio": most_ratio,
         "wait_ns": (wait.mean(axis=0) * often).tolist(),
         "held_up_ns": typical.tolist(),
-        "straggler": worst if is_straggler else None,
+        "straggler": worst if is_often and is_alone else None,
+        "mostly": worst if is_often and not is_alone else None,
+        "at_times": at_times if is_other else None,
+        "at_times_ns": float(means[at_times]) if is_other else 0.0,
     }
 
 

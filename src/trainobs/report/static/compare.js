@@ -53,8 +53,9 @@ function step(found) {
       inBars.filter(({ ns }) => ns[i] > 0).map(({ name, label, ns }) => el("span", {
         style: `width:${(100 * ns[i]) / found.step_ns[i]}%;background:${colours.get(name)}`, title: `${label} ${duration(ns[i])}` })))));
   const [low, high] = found.gain_interval ?? [];
+  const per = found.per === "step" ? "" : `, per ${found.per}`; // B may take longer for a step that does more
   const whole = ["the whole step", ...both(found.step_ns),
-    low === undefined ? "unknown" : gained(low, high), CAME[found.answer]];
+    low === undefined ? "unknown" : `${gained(low, high)}${per}`, `${CAME[found.answer]}${low === undefined ? "" : per}`];
   return section("compare-step", "Where a step of each went", el("div", { class: "sides" }, bars),
     table("Mean time of a step, without the first of each run", ["part", "A", "B", "B − A", "at 95 % between", ""], [...rows(found.parts, colours), whole]));
 }

@@ -49,7 +49,8 @@ export function spread(step) {
   if (!(step?.steps > 1)) return "";
   const most = step.steps >= ENOUGH ? `95 % take less than ${duration(step.p95_ns)}; ` : "";
   const first = step.first_is_long ? ` The first took ${duration(step.first_ns)}, ${percent(step.first_share)} of the time of all steps.` : "";
-  return `Of ${counted(step.steps, "step")}${step.first_is_out ? " after the first" : ""}, ${most}the slowest took ${duration(step.max_ns)}.${first}`;
+  const last = step.failed_ns ? ` The last, up to the exception, took ${duration(step.failed_ns)}, ${percent(step.failed_share)} of the time of all.` : "";
+  return `Of ${counted(step.steps, "step")}${step.first_is_out ? " after the first" : ""}, ${most}the slowest took ${duration(step.max_ns)}.${first}${last}`;
 }
 
 // Changes with the gains that a replay predicts; null where there are none.

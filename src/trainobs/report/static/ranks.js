@@ -11,17 +11,17 @@ export class Ranks {
   constructor(place, head) {
     this.head = head;
     this.at = [0, 0];
-    this.unended = el("div");
+    this.endings = el("div");
     this.sentence = el("p");
     this.figure = el("figure", { tabindex: 0, role: "group", "aria-label": "Step time of each rank: use the arrow keys" });
     [this.line, this.say] = readout("Point at a rank and step, or use the arrow keys.");
     this.scale = el("ul", { class: "legend" });
     this.table = el("div");
-    place.replaceChildren(section("ranks", "Ranks", this.unended, this.sentence, this.figure, this.scale, this.line, this.table));
+    place.replaceChildren(section("ranks", "Ranks", this.endings, this.sentence, this.figure, this.scale, this.line, this.table));
   }
 
   tell({ straggler: found, ranks, said }) {
-    put(this.unended, ...(said.unended ? [el("p", { class: "advice" }, `${said.unended}.`)] : []));
+    put(this.endings, ...(said.endings ? [el("p", { class: "advice" }, `${said.endings}.`)] : []));
     put(this.sentence, ...straggler(found, this.head.rank));
     const isFirst = ([rank]) => Number(rank) === found?.rank;
     const all = Object.entries(ranks).sort((a, b) => isFirst(b) - isFirst(a) || b[1].p50_ns - a[1].p50_ns);
@@ -65,8 +65,10 @@ export class Ranks {
 function straggler(found, shown) {
   if (!found?.known) return [`Whether one rank holds the others up is not known${found?.why ? `: ${found.why}` : ""}.`];
   if (found.rank === null && found.by === "waiting") return ["No rank waits less than every other by a tenth of the step, in the mean and in half of them."];
-  if (found.rank === null) return ["No rank holds the others up for a tenth of the step in most steps."];
-  const told = `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(Math.min(1, found.share))} of it.`;
+  const times = "at_times" in found ? ` In some steps ${found.at_times === found.rank ? "for longer" : `they wait for rank ${found.at_times}`}: ${duration(found.at_times_ns)} a step in the mean.` : "";
+  if ("mostly" in found) return [`The others wait for rank ${found.mostly} for ${duration(found.mostly_ns)} a step, but for the rest for ${duration(found.rest_ns)} as well.${times}`];
+  if (found.rank === null) return [`No rank holds the others up for a tenth of the step in most steps.${times}`];
+  const told = `Rank ${found.rank} holds the others up for ${duration(found.held_up_ns)} a step, ${percent(Math.min(1, found.share))} of it.${times}`;
   if (found.rank === shown) return [told];
   const because = found.because ? ` That rank: ${found.because}.` : "";
   return [`${told}${because} For its page: `, el("span", { class: "whole" }, `trainobs report RUN --rank ${found.rank} --html FILE`)];
