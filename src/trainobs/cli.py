@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainobs.core.errors import TrainobsError
-from trainobs.core.output import write, write_page
+from trainobs.core.output import tell, write, write_page
 from trainobs.core.strict_json import dumps
 from trainobs.core.text import printable
 from trainobs.core.version import __version__
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write(answer.text)
     except TrainobsError as error:
         # Line by line, because the message quotes paths and files that may hold anything.
-        print(*map(printable, str(error).split("\n")), sep="\n", file=sys.stderr)
+        tell("\n".join(map(printable, str(error).split("\n"))))
         return 2
     except KeyboardInterrupt:
         return 130  # as a shell tells of a program that SIGINT has ended
@@ -304,7 +304,7 @@ def _newest_run(run: Path) -> Path:
 
 def _tell(lines: Sequence[str]) -> None:
     for line in lines:
-        print(printable(f"trainobs: {line}"), file=sys.stderr)
+        tell(printable(f"trainobs: {line}"))
 
 
 def _attach(options: argparse.Namespace) -> _Answer:

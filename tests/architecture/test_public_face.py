@@ -80,7 +80,7 @@ def test_each_name_is_the_one_of_its_room():
 )
 def test_the_class_itself_is_a_callback_as_lightning_cli_asks(first, then):
     script = f"from {first}; from {then}; print(issubclass(ObsCallback, Callback))"
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    answer = warm.run([sys.executable, "-c", script])
     assert answer.stdout == "True\n", answer.stderr
 
 

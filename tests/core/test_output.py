@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,18 @@ def test_what_takes_bytes_as_they_come_is_written_to():
     finally:
         os.close(read)
         os.close(written)
+
+
+@pytest.mark.parametrize("where", ["closed", "full", "left"])
+def test_an_error_that_nobody_can_be_told_has_its_status_all_the_same(tmp_path, where):
+    def spoil():
+        read, written = os.pipe()
+        os.close(read)
+        os.dup2(os.open("/dev/full", os.O_WRONLY) if where == "full" else written, 2)
+        if where == "closed":
+            os.close(2)
+
+    words = [sys.executable, "-m", "trainobs", "report", str(tmp_path)]
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    ended = subprocess.run(words, stdout=subprocess.PIPE, preexec_fn=spoil, env=buffered)
+    assert (ended.returncode, ended.stdout) == (2, b"")

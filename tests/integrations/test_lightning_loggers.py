@@ -58,6 +58,16 @@ def test_events_go_into_the_file_of_the_tensorboard_logger_which_is_told(lightni
     assert "tensorboard" not in brief.render(summarize(RunLog.open(callback.run_dir)), 0)
 
 
+@pytest.mark.parametrize("name", ["elsewhere", "a:b"])
+def test_tensorboard_is_told_of_a_run_beside_its_curves_too(lightning, tmp_path, capfd, name):
+    """As that of several ranks is."""
+    logger, callback = tensorboard(lightning), ObsCallback(run_dir=tmp_path / name)
+    lightning.fit(callback, logger=logger)
+    both = f"--logdir_spec {logger.log_dir},{tmp_path / name}"
+    told = f"--logdir {logger.log_dir}" if ":" in name else both
+    assert f"`tensorboard {told}`" in capfd.readouterr().err
+
+
 def test_without_a_logger_it_has_an_event_file_of_its_own(lightning):
     callback = ObsCallback(log_every_n_steps=2)
     lightning.fit(callback)

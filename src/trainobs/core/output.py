@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from trainobs.core.errors import TrainobsError
 from trainobs.core.files import open_regular, replace_file
@@ -31,17 +32,27 @@ def write(text: str) -> bool:
         print(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_output()
+        _forget(sys.stdout)
         return False
     except OSError as error:
-        _forget_output()
+        _forget(sys.stdout)
         raise _unwritable(str(error)) from error
     return True
 
 
-def _forget_output() -> None:
+def tell(text: str) -> None:
+    """Print to the standard error of a command: nothing if it is closed, full or read by nobody."""
+    if sys.stderr is None:  # which `print` takes for standard output
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _forget(sys.stderr)
+
+
+def _forget(stream: TextIO) -> None:
     """Keep Python from flushing once more, and failing once more, at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _unwritable(found: str) -> TrainobsError:

@@ -60,6 +60,8 @@ def unnamed_in(
     unnamed = int(others.sum() + moved[Op.UNNAMED_FILL].sum() + devices.sum())
     if named or not waited:
         unnamed += int(moved[_READS, FileClass.OTHER][:, [Role.MAIN, Role.WORKER]].sum())
+    if not waited:
+        unnamed += int(moved[Op.FAULT_FILL, FileClass.OTHER, Role.MAIN])  # as by np.memmap
     if named:
         unnamed += int(moved[_READS, FileClass.SHM][:, Role.MAIN].sum())
     return unnamed if unnamed >= max(_LEAST, _LEAST_IN_A_STEP * steps, _RIVALS * data) else None

@@ -51,6 +51,7 @@ class OptimizerSteps:
         self._rule: Rule | None = None
         self._without = 0  # steps on end without a batch
         self._main: Callable[[], object] = lambda: None
+        self._by_main = 0  # its steps, and those of the ones before it
         self._since: Counter[int] = Counter()  # steps of each other since the last one of that
         self._hooks = OptimizerHooks(self._stepped, on_fault)
 
@@ -70,6 +71,7 @@ class OptimizerSteps:
             self._main, main = weakref.ref(optimizer), optimizer
         if main is optimizer:
             self._since.clear()
+        self._by_main += main is optimizer
         if clock.step == SETUP:  # no batch was fetched
             if not are_alone(self.count):
                 return
@@ -84,7 +86,8 @@ class OptimizerSteps:
         if rule is not self._rule:
             self._rule = rule
             self._found(rule.told)
-        clock.stepped(main=main is optimizer)
+        # Those that made no step count, as they do in ranks that see their loader.
+        clock.stepped(main=main is optimizer, first=self._by_main - 1)
 
     def _rule_of(self, alone: bool) -> Rule:
         fetches = self._clock.fetches

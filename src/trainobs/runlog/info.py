@@ -85,6 +85,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "loaders.*.objects": (int,),
     "loaders.*.passes": (int,),
     "loaders.*.tensors_per_batch": (int, NoneType),
+    "loaders.*.sampler": (dict, NoneType),
+    "loaders.*.sampler.*": (int,),
     "loaders.*.told_of_passes": (bool,),
     "summary": (dict, NoneType),
     "summary.outcome": (str, NoneType),
@@ -109,13 +111,14 @@ _KINDS: dict[type, str] = {
     dict: "an object",
     list: "an array",
     str: "a string",
+    bool: "true or false",
     int: "an integer",
     float: "a number",
     NoneType: "null",
 }
 
 _BOUND = 1 << 63
-"""What all numbers are below, as those of tables."""
+"""What all numbers are below, as those of tables, but sums of squares: these below its square."""
 
 _MOST_BYTES = 64 << 20
 """Of a file; 300,000 embedding tables take as much."""
@@ -231,7 +234,8 @@ def _require(file: Path, info: object, types: Mapping[str, tuple[type, ...]]) ->
                 expected = " or ".join(_KINDS[kind] for kind in allowed)
                 found = f"{name} in {file.name} is not {expected}"
                 raise cannot_read(file.parent, found, _RESTORE)
-            if isinstance(value, int | float) and not 0 <= value < _BOUND:
+            bound = _BOUND**2 if name.endswith("ns2") else _BOUND
+            if isinstance(value, int | float) and not 0 <= value < bound:
                 found = f"{name} in {file.name} is {shown(value)}"
                 raise cannot_read(file.parent, found, _RESTORE)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trainobs.core.abi import SLOTS
 from trainobs.core.errors import SettingError, TrainobsError
+from trainobs.core.output import tell
 from trainobs.core.version import __version__
 from trainobs.probes.protocol import SOCKET
 from trainobs.probes.shared import SharedProbes
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _run(options)
     except TrainobsError as error:
-        print(error, file=sys.stderr)
+        tell(str(error))
         return 2
     return 0
 

@@ -58,6 +58,14 @@ def tell_end(run_dir: Path, asked: Path, curves: str, verdict: Verdict) -> None:
         place = shlex.quote(str(run_dir))
         beside = "" if run_dir == asked else f"; {asked} holds an earlier one"
         lines.append(f"the run is in {run_dir}{beside}")
-        board = shlex.quote(curves)
-        lines.append(f"see `trainobs report {place}`, `tensorboard --logdir {board}`")
+        lines.append(f"see `trainobs report {place}`, `tensorboard {_board(run_dir, curves)}`")
     tell(*lines)
+
+
+def _board(run_dir: Path, curves: str) -> str:
+    """What TensorBoard has to be told to show the curves, and the run in its tab."""
+    both = f"{curves},{run_dir}"
+    # One directory has both, or its name means something else in a list: "name:path,...".
+    if run_dir.is_relative_to(os.path.abspath(curves)) or ":" in both or both.count(",") > 1:
+        return f"--logdir {shlex.quote(curves)}"
+    return f"--logdir_spec {shlex.quote(both)}"

@@ -186,7 +186,7 @@ class StepClock(Marker):
         if len(self._word) > 1:
             self._word[1] = epoch
 
-    def stepped(self, *, main: bool = True) -> None:
+    def stepped(self, *, main: bool = True, first: int = 0) -> None:
         """An optimizer has stepped, in a loop that marks no step: what a fetch has opened is one.
 
         So what is fetched in vain, for a look at the data or a validation with gradients, is part
@@ -194,6 +194,7 @@ class StepClock(Marker):
 
         Args:
             main: whether it is the optimizer that ends steps where the loader is exhausted.
+            first: number of the first step, where no fetch has begun one.
         """
         if self.steps_by == _FETCHES:
             self._mark_first()
@@ -208,7 +209,7 @@ class StepClock(Marker):
         if supply.is_none:
             supply.step(had_batch=not self.is_idle)
         if self._state == _OPENED:  # no batch came: it was there already
-            self.begin_batch()
+            self.begin_batch(first if self.step == SETUP else None)
         self._publish()
         self.end_step()
         if supply.is_out:
