@@ -173,3 +173,16 @@ def test_ids_of_few_bits_are_packed_as_those_of_more(dtype):
 
     few, many = (list(pack(source(each), profile(0.9), window=3)) for each in (dtype, torch.int32))
     assert [digest(batch) for batch in few] == [digest(batch) for batch in many]
+
+
+@pytest.mark.parametrize("lookups", [1, 2], ids=["one", "bags"])
+@pytest.mark.parametrize("weights", [1, 4, 48])
+def test_weights_of_another_number_than_the_lookups_are_refused(weights, lookups):
+    kjt = KeyedJaggedTensor(
+        keys=list(KEYS),
+        values=torch.zeros(24, dtype=torch.int64),
+        lengths=torch.full((24 // lookups,), lookups, dtype=torch.int32),
+        weights=torch.ones(weights),
+    )
+    with pytest.raises(FAEError, match=r"at \[0\]: "):
+        list(pack([(kjt, torch.zeros(6 // lookups))], profile(), window=1))

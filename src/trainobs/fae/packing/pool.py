@@ -119,7 +119,9 @@ class BagPool:
         """What KeyedJaggedTensors have for each value, those of a key of all of them together."""
         count = len(self.keys)
         if self._is_one_hot:
-            return torch.cat([column.view(count, -1) for column in columns], 1).view(-1)
+            # `stride`, so that too few weights, or too many, are refused as below
+            rows = [c.view(count, k.stride()) for c, k in zip(columns, kjts, strict=True)]
+            return torch.cat(rows, 1).view(-1)
         parts = [torch.split(c, k.length_per_key()) for c, k in zip(columns, kjts, strict=True)]
         return torch.cat([part[key] for key in range(count) for part in parts])
 
