@@ -29,6 +29,10 @@ class Fault(Exception):
     pass
 
 
+FAULTS = (Fault, KeyboardInterrupt, StopIteration, GeneratorExit)
+"""What is raised in the midst of things."""
+
+
 class Twin:
     """A step clock of one kind, with all that may fail in it, as chance has it."""
 
@@ -50,9 +54,14 @@ class Twin:
 
     def maybe(self, what: str) -> Callable[..., Any]:
         def told(*args: Any) -> list[int]:
-            if self.chance.randrange(20) == 0:
-                raise Fault(what)
+            came = self.chance.randrange(20)
+            if came == 0:
+                raise self.chance.choice(FAULTS)(what)
             self.told.append((what, *args))
+            if came == 1:  # as a signal's handler does
+                self.clock.leave()
+            elif came == 2:
+                self.clock.end_step()
             if what == "sample" and self.chance.randrange(20) == 0:
                 self.clock.name_phase(self.chance.choice("abcdef"))
             return [len(self.told)]
@@ -86,8 +95,8 @@ class Twin:
         clock = self.clock
         try:
             came: object = getattr(clock, name)(*args)
-        except Fault as error:
-            came = str(error)
+        except FAULTS as error:
+            came = repr(error)
         known = clock.serial, clock.step, clock.epoch, clock.phase, clock.in_phase
         more = clock.over, clock.unended_batches, clock.steps_by, clock.goes_on_ns
         more = *more, clock._state, clock.supply.is_out
@@ -123,44 +132,69 @@ class Watch:
         self.clock.other_loaders, self.clock.delivering = seed % 3 == 0, seed % 5 == 0
         module: Any = fast_path if kind == "C" else fast_path_python
         self.fetched: list[bytearray] = []
+        fail = self.fail
+
+        def fetched(fetch: bytearray) -> None:
+            self.fetched.append(fetch)
+            fail()
 
         class FetchListener(module.FetchListener):  # type: ignore[misc]
             def _ask_first(self) -> None:
+                fail()
                 self.leads = clock.fetches.lead(self._name, trains=True)
                 self.epoch = 4
 
             def _look(self) -> None:
+                fail()
                 self.loop = chance.randrange(3) > 0
                 if self.loop and chance.randrange(9) == 0:
                     clock.end_step()
 
         class PassTracker(module.PassTracker):  # type: ignore[misc]
             def _tell(self, watches: object) -> None:
+                fail()
                 self.watches = watches
 
             def _look_at(self, iterator: object) -> None:
+                fail()
                 self.exact = self.exact and chance.randrange(9) > 0
+
+            def _note(self, iterator: object, batch: object) -> None:
+                fail()
+                self.due = self.number + chance.randrange(1, 9)
 
         self.at = PassTracker()
         self.at.loader, self.at.workers = 7, chance.randrange(4)
         self.at.exact, self.at.until_one_ends = chance.randrange(4) > 0, seed % 4 == 0
+        self.at.due = seed % 2
+        if seed % 6 == 0:
+            self.at.marks = module.TaskMarks(0, 7, self.fail, ())
         self.listeners = []
         for loop, opens, aside, found, unmatched in FLAGS:
             listener = FetchListener()
-            listener.clock, listener.fetched, listener._name = clock, self.fetched.append, object()
+            listener.clock, listener.fetched, listener._name = clock, fetched, object()
             listener.loop, listener.opens = bool(loop), bool(opens)
             listener.aside, listener.found = bool(aside), bool(found)
             listener.unmatched = bool(unmatched)
             self.listeners.append(listener)
+
+    def fail(self, _: object = None) -> int:
+        if self.chance.randrange(40) == 0:
+            raise self.chance.choice(FAULTS)
+        return 5
 
     def act(self) -> object:
         chance, clock, at = self.chance, self.clock, self.at
         at.listeners = tuple(chance.sample(self.listeners, chance.choice([1, 1, 2, 0])))
         if chance.randrange(5) == 0:
             clock.enter(chance.randrange(len(Phase)))
-        told = at.ask(self)
-        assert told == at.listeners
-        at.got(told, None, None)
+        came = ""
+        try:
+            told = at.ask(chance.choice([self, 1]))
+            assert told == at.listeners
+            at.got(told, None, object())
+        except FAULTS as error:
+            came = repr(error)
         if chance.randrange(3) == 0:
             clock.end_step()
         if chance.randrange(9) == 0:
@@ -173,7 +207,8 @@ class Watch:
         steps = map(ClosedStep, clock.closed)
         closed = [(s.serial, s.step, s.epoch, s.switches, s.unexplained) for s in steps]
         known = [(bool(t.loop), bool(t.opened), int(t.leads), t.epoch) for t in self.listeners]
-        return untimed, closed, known, at.number, at.exact, clock.phase, clock.unended_batches
+        where = at.number, at.exact, at.due, clock.phase, clock.unended_batches, clock.in_phase
+        return came, untimed, closed, known, where
 
 
 @pytest.mark.parametrize("seed", range(40))
