@@ -18,6 +18,7 @@ from tests.fae.parity import build, fae_sharder, train
 from tests.fae.parity import stock_sharder as stock
 from tests.fae.ranks import Ranks
 from tests.fae.small import case
+from trainobs.core.errors import FAEError
 from trainobs.fae.sharding.sharded_bags import ShardedFAEEmbeddingBagCollection
 
 ENOUGH = 4e-6
@@ -41,6 +42,22 @@ def test_weights_of_other_floats_are_taken_on_two_ranks(
     one = _case(2, "table_wise", mode=mode, weight_type=dtype, weighted=True)
     sums = tuple(replace(table, pooling=PoolingType.SUM) for table in one.tables)
     assert max(max(r.values()) for r in pair.run(_run, replace(one, tables=sums))) < ENOUGH
+
+
+@MODES
+@pytest.mark.usefixtures("lone_rank")
+def test_weights_of_means_whose_gradients_nobody_divides_are_refused(mode: str) -> None:
+    one = _case(1, "table_wise", mode=mode)
+    means = tuple(replace(table, pooling=PoolingType.MEAN) for table in one.tables)
+
+    def with_weights(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
+        weights = torch.full(kjt.values().shape, 2.0)
+        return KeyedJaggedTensor(kjt.keys(), kjt.values(), weights, lengths=kjt.lengths())
+
+    with pytest.raises(FAEError, match="whose gradients FBGEMM does not divide"):
+        _worst(replace(one, tables=means), with_weights)
+    by_row = tuple(replace(table, sharding="row_wise") for table in means)
+    assert _worst(replace(one, tables=by_row), with_weights) < ENOUGH
 
 
 @MODES

@@ -18,10 +18,17 @@ from tensordict import TensorDict
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torchrec.distributed.fp_embeddingbag import FeatureProcessedEmbeddingBagCollectionSharder
+from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.types import ShardingEnv, ShardingEnv2D
 from torchrec.modules.embedding_configs import DataType, PoolingType
 from torchrec.modules.feature_processor_ import PositionWeightedModule
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+from torchrec.modules.mc_modules import (
+    DistanceLFU_EvictionPolicy,
+    ManagedCollisionCollection,
+    MCHManagedCollisionModule,
+)
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.optimizers import LAMB
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
@@ -323,6 +330,25 @@ def test_a_reshard_is_refused() -> None:
     moved = {"t0": model.plan.plan["collection"]["t0"]}
     with pytest.raises(FAEError, match="a reshard of t0"):
         model.reshard({"collection": (0.0, moved)}, "collection")
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_a_collection_inside_of_managed_collisions_is_refused() -> None:
+    one, host = case("row_wise"), torch.device("cpu")
+    model = Model(one)
+    bags: Any = model.collection
+    apply_optimizer_in_backward(torch.optim.SGD, bags.parameters(), {"lr": 0.1})
+    evicts = {"eviction_interval": 2, "eviction_policy": DistanceLFU_EvictionPolicy()}
+    maps: dict[str, Any] = {
+        t.name: MCHManagedCollisionModule(t.rows, host, input_hash_size=4000, **evicts)
+        for t in one.tables
+    }
+    configs = bags.embedding_bag_configs()
+    whole = ManagedCollisionEmbeddingBagCollection(bags, ManagedCollisionCollection(maps, configs))
+    sharder = ManagedCollisionEmbeddingBagCollectionSharder(fae_sharder(one, profile_of(one)))
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
+    with pytest.raises(FAEError, match="as managed collisions do"):
+        sharder.shard(whole, plan_of(model, one).plan["collection"], env, host)
 
 
 @pytest.mark.usefixtures("lone_rank")

@@ -94,6 +94,21 @@ def check_order_of_keys(kjt: KeyedJaggedTensor, first: Sequence[str]) -> None:
         )
 
 
+def check_undivided(weights: Tensor | None, means: frozenset[str]) -> None:
+    """Check that FBGEMM divides the gradients of means, which it does if lookups have no weights.
+
+    TorchRec takes weights of a batch in a collection that is not weighted, too, but for integers.
+    `means` are the tables whose means FBGEMM would pool.
+    """
+    if means and weights is not None and weights.is_floating_point():
+        raise FAEError(
+            _CANNOT,
+            f"weights of lookups, and table {min(means)!r} pools means, whose gradients FBGEMM "
+            "does not divide if there are weights",
+            "give this collection a batch without weights, plan the table row_wise, or pool sums",
+        )
+
+
 def check_weights(weights: Tensor | None, *, is_weighted: bool) -> None:
     """Check that hot lookups can have the weights that cold ones have.
 

@@ -46,11 +46,12 @@ from trainobs.fae.sharding.planner import check_room, needed_bytes, warn_of_more
 from trainobs.fae.sharding.rates import LookupCounts
 from trainobs.fae.sharding.replicas import Replicas
 from trainobs.fae.sharding.served import FeatureRows, ServedCounts
-from trainobs.fae.sharding.torchrec_private import Plan, StockBags, StockSequences
+from trainobs.fae.sharding.torchrec_private import NotWrapped, Plan, StockBags, StockSequences
 from trainobs.fae.sharding.write_back import TableWrites, backing_shards
 
 
 class ShardedFAEModule(
+    NotWrapped,
     ShardedEmbeddingModule,  # type: ignore[misc]  # TorchRec has no types
     FusedOptimizerModule,  # type: ignore[misc]
 ):

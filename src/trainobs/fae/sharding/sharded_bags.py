@@ -25,7 +25,7 @@ from trainobs.fae.kjt.expand import expanded
 from trainobs.fae.kjt.jagged import constant, lengths_of
 from trainobs.fae.sharding.batch import FAEContext, SplitBatch
 from trainobs.fae.sharding.checks import DIVIDED_BY_COLLECTION
-from trainobs.fae.sharding.keys import check_weights
+from trainobs.fae.sharding.keys import check_undivided, check_weights
 from trainobs.fae.sharding.sharded import ShardedFAEModule
 from trainobs.fae.sharding.torchrec_private import StockBags, table_kernels
 
@@ -55,7 +55,9 @@ class ShardedFAEEmbeddingBagCollection(ShardedFAEModule):
             kernel.pooling_mode = PoolingMode.SUM
 
     def _check(self, features: KeyedJaggedTensor) -> None:
-        check_weights(features.weights_or_none(), is_weighted=self._is_weighted)
+        weights = features.weights_or_none()
+        check_weights(weights, is_weighted=self._is_weighted)
+        check_undivided(weights, self._mean_tables)
 
     def _expanded(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
         if any((info.fused_params or {}).get("gradient_clipping") for info in self._infos):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -36,6 +36,7 @@ from torchrec.modules.embedding_modules import (
 )
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from trainobs.core.errors import FAEError
 from trainobs.fae.kjt.jagged import constant
 
 Plan = Mapping[str, ParameterSharding]  # by table
@@ -317,3 +318,18 @@ def write_counts(tensors: Sequence[Tensor]) -> list[int]:
     """
     with plain_operators():
         return [tensor._version for tensor in tensors]  # torch's count, for autograd's checks
+
+
+class NotWrapped:
+    """What refuses to be the collection inside of another sharded module of TorchRec.
+
+    That of managed collisions reaches for its shardings, and gives its ids other rows.
+    """
+
+    @property
+    def _sharding_type_to_sharding(self) -> NoReturn:
+        raise FAEError(
+            "cannot shard with hot rows",
+            "a collection inside of one that gives ids other rows, as managed collisions do",
+            "give that one's sharder the stock sharder, and FAE's to other collections",
+        )
