@@ -274,3 +274,31 @@ def test_of_a_loader_that_fetches_ahead_no_batch_has_a_step(tmp_path: Path) -> N
 def test_accumulated_gradients_of_a_library_are_a_step(tmp_path: Path) -> None:
     run = observed(tmp_path / "run", accumulated)
     assert run.summary["steps_are"].startswith("a step begins with the first fetch of a batch")
+
+
+class Endless(DataLoader[Any]):
+    """Makes its iterator past torch's `__iter__`, as Ultralytics' `InfiniteDataLoader` does."""
+
+    def __iter__(self) -> Any:
+        iterator = self._get_iterator()
+        for _ in range(len(self)):
+            yield next(iterator)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_that_a_loader_makes_past_torchs_iter_is_seen(
+    tmp_path: Path, workers: int
+) -> None:
+    data = TensorDataset(torch.ones(2 * BATCHES, 1))
+
+    def loop(_: Any, model: Model) -> None:
+        optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters())
+        for _ in range(EPOCHS):
+            for _ in Endless(data, 2, num_workers=workers):
+                optimizer.step()
+
+    run = observed(tmp_path / "run", loop)
+    assert steps_of(run) == [epoch for epoch in range(EPOCHS) for _ in range(BATCHES)]
+    assert (run.steps.to_pandas().query("step >= 0")["loader/wait_ns"] > 0).all()
+    rank = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert rank["settings"]["loader_workers"] == workers

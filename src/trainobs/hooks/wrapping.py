@@ -1,8 +1,8 @@
-"""Two methods of torch and one of Python, wrapped while somebody watches.
+"""Three methods of torch and one of Python, wrapped while somebody watches.
 
-They are `DataLoader.__iter__`, `__next__` of its iterators, and `start` of processes. Loaders are
-never changed for longer than it takes to make their iterator: for that moment they have a
-`worker_init_fn` that has the workers mark their batches (see `marks`).
+They are `DataLoader.__iter__`, the `_get_iterator` that it calls, `__next__` of its iterators, and
+`start` of processes. Loaders are never changed for longer than it takes to make their iterator: for
+that moment they have a `worker_init_fn` that has the workers mark their batches (see `marks`).
 
 A fault of ours ends what is watched, and nothing else: what is done around torch's own methods is
 done `safely`.
@@ -50,6 +50,7 @@ class _Wrapping:
     def wrap_loaders(self) -> None:
         """Wrap the loaders that make iterators of torch in a method of their own."""
         self._wrap(DataLoader, "__iter__", self._watched_iter)
+        self._wrap(DataLoader, "_get_iterator", self._watched_iter)  # Ultralytics calls it itself
         stateful = sys.modules.get("torchdata.stateful_dataloader")
         if stateful:  # imported by now
             self._wrap(stateful.StatefulDataLoader, "__iter__", self._watched_iter)
@@ -68,6 +69,8 @@ class _Wrapping:
 
     def _watched_iter(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def watched_iter(loader: Any) -> Any:
+            if _starts.making is loader:  # its `__iter__` is told of
+                return make(loader)
             watches = self.told.get(get_ident(), ())
             if not watches:
                 self._note_elsewhere(loader)
@@ -76,12 +79,15 @@ class _Wrapping:
                 return make(loader)
             told = begun.told
             begin_ns, _starts.took_ns = time.monotonic_ns(), 0
+            outer, _starts.making = _starts.making, loader
             try:
                 with _marking(loader, begun.serial if begun.marked else None):
                     iterator = make(loader)
             except BaseException:
                 _safely(watches, _not_made, told)
                 raise
+            finally:
+                _starts.making = outer
             took_ns, workers_ns = time.monotonic_ns() - begin_ns, _starts.took_ns
             _safely(watches, _begin_pass, iterator, loader, begun, watches)
             observed = _safely(watches, _made, iterator, told, took_ns, workers_ns)
@@ -148,10 +154,11 @@ def is_told_of(loader: object) -> bool:
 
 class _Starts(local):
     took_ns = 0
+    making: Any = None
 
 
 _starts = _Starts()
-"""What this thread took to start processes since it last began to make an iterator."""
+"""The loader whose iterator this thread makes, and what it took to start processes meanwhile."""
 
 
 def _timed_start(start: Callable[[Any], None]) -> Callable[[Any], None]:
