@@ -365,7 +365,7 @@ def test_what_came_from_no_loader_of_torch_is_told_as_that(tmp_path, capsys):
         for _ in obs.loader([torch.zeros(1)] * 40):
             pass
     run = RunLog.open(tmp_path / "run")
-    why = "the training thread got its batches from no DataLoader of torch"
+    why = "no DataLoader of torch made an iterator for the training thread in this run"
     assert summarize(run)["would_help"]["refused"] == why
     assert render(explain(run, 20)).splitlines()[-1] == f"Its batches are not known: {why}"
     assert main(["whatif", str(tmp_path / "run")]) == 2

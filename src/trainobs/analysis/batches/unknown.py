@@ -17,7 +17,7 @@ from trainobs.verdict.summed_steps import SummedSteps
 
 NOTHING: Mapping[str, str] = {}
 
-NO_LOADER = "the training thread got its batches from no DataLoader of torch"
+NO_LOADER = "no DataLoader of torch made an iterator for the training thread in this run"
 NO_STEP = "torch's DataLoader made its batches, and it is not known which step got which"
 
 
@@ -28,7 +28,9 @@ class Unknown(NamedTuple):
     do: str
 
 
-_NO_LOADER = Unknown(NO_LOADER, "nothing, or load the data with a DataLoader of torch")
+_NO_LOADER = Unknown(
+    NO_LOADER, "nothing, or load the data with a DataLoader of torch, whose passes begin in the run"
+)
 _NO_STEP = Unknown(NO_STEP, "see `for_step` in docs/run-log.md: of which loaders that is known")
 _TOO_LITTLE = Unknown(
     "its record does not tell what it took to make each batch of at least 24 steps",
