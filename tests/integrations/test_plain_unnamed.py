@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from itertools import cycle, islice
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -302,3 +305,44 @@ def test_an_iterator_that_a_loader_makes_past_torchs_iter_is_seen(
     assert (run.steps.to_pandas().query("step >= 0")["loader/wait_ns"] > 0).all()
     rank = json.loads((tmp_path / "run" / "run.json").read_text())
     assert rank["settings"]["loader_workers"] == workers
+
+
+def _adds_up(run: ShownRun) -> bool:
+    steps = run.steps.to_pandas().query("step >= 0")
+    phases = steps["loader/wait_ns"].fillna(0) + steps["phase/other_ns"]
+    return bool((phases == steps["step/duration_ns"]).all())
+
+
+def test_what_a_loop_waited_for_batches_that_it_keeps_is_known(tmp_path: Path) -> None:
+    def loop(_: Any, model: Model) -> None:
+        for batch in islice(cycle(batches()), ALL):
+            model.train(batch)
+
+    run = observed(tmp_path / "run", loop)
+    wait = run.steps.to_pandas().query("step >= 0")["loader/wait_ns"]
+    assert len(wait) == ALL
+    assert (wait[:BATCHES] > 0).all()
+    assert _adds_up(run)
+
+
+class FetchedByAThread(DataLoader[Any]):
+    """Makes its iterator where the loop is, and goes through it in a thread, as `DataLoaderX`."""
+
+    def __iter__(self) -> Any:
+        iterator, ready = super().__iter__(), Queue[Any](1)
+        Thread(target=lambda: [ready.put(batch) for batch in (*iterator, None)]).start()
+        return iter(ready.get, None)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_that_another_thread_goes_through_is_no_wait(
+    tmp_path: Path, workers: int
+) -> None:
+    def loop(_: Any, model: Model) -> None:
+        for _ in range(EPOCHS):
+            for batch in FetchedByAThread(batches().dataset, 4, num_workers=workers):
+                model.train(batch)
+
+    run = observed(tmp_path / "run", loop)
+    assert run.steps.to_pandas()["loader/wait_ns"].isnull().all()
+    assert _adds_up(run)

@@ -48,14 +48,18 @@ class FoundPass(LoopPass):
         self._asked = asked
         self._by_generator = by_generator
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Say whether the loop goes to it. That its iterator is made is no wait for its batches."""
         clock = self.clock
         trains = torch.is_grad_enabled() and clock.phase != Phase.VALIDATION.value
         self.loop = trains and self._asked(self)
         has_fetched = self.leads >= 0
         self.unmatched |= self._by_generator and has_fetched and not clock.is_idle
+
+    def _look(self) -> None:
+        self.look()
         if self.loop:
-            clock.measured.add(Phase.LOADER.value)
+            self.clock.measured.add(Phase.LOADER.value)
 
 
 class UnnamedLoaders(LoaderWatch):
@@ -103,7 +107,7 @@ class UnnamedLoaders(LoaderWatch):
         asked = partial(self._asked, known)
         loop = FoundPass(self.clock, asked, known, by_generator=by_generator)
         loop.unmatched = fetches_ahead()
-        loop._look()
+        loop.look()
         loop.start(reads=reads_ahead(loader))
         return loop
 

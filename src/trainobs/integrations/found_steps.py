@@ -17,6 +17,7 @@ from trainobs.steps.rule import (
     BY_ONE_OPTIMIZER,
     BY_OPTIMIZER,
     BY_OPTIMIZER_IN_A_PHASE,
+    FEWEST,
     Rule,
     are_alone,
     rule_inside,
@@ -50,6 +51,7 @@ class OptimizerSteps:
         self._found = found
         self._rule: Rule | None = None
         self._without = 0  # steps on end without a batch
+        self._fed = 0  # steps with one
         self._main: Callable[[], object] = lambda: None
         self._by_main = 0  # its steps, and those of the ones before it
         self._since: Counter[int] = Counter()  # steps of each other since the last one of that
@@ -78,10 +80,12 @@ class OptimizerSteps:
             supply.lose()
         elif self.takes_all and not supply.is_none:
             self._without = self._without + 1 if clock.is_idle else 0
+            self._fed += not clock.is_idle
             in_a_pass = clock.fetches.leader is not None
             if are_alone(self._without, in_a_pass):
-                supply.lose()  # it was a look at the data, or it has another loader
-                clock.measured.discard(Phase.LOADER.value)
+                supply.lose()
+                if self._fed < FEWEST:  # it was a look at the data; else the loop keeps batches
+                    clock.measured.discard(Phase.LOADER.value)
         rule = self._rule_of(supply.is_none)
         if rule is not self._rule:
             self._rule = rule

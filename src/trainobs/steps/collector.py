@@ -335,6 +335,9 @@ class Collector:
             for phase in measured
         }
         columns["step/duration_ns"] = phases.sum(axis=1)
+        if Phase.OTHER.value in measured:  # what was in a phase that nobody knows is in none
+            unknown = [phase for phase in range(width) if phase not in measured]
+            columns[phase_metric(Phase.OTHER)] += phases[:, unknown].sum(axis=1)
         columns["obs/cpu_ns"] = steps.switches.astype(np.float64) * self._switch_cost_ns
         return columns
 
