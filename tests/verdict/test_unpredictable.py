@@ -54,6 +54,13 @@ def test_batches_that_take_much_less_after_the_first_epoch_may_be_kept_in_memory
     assert why(sample(**{what: (20, 16)})) is None  # what warms up falls as much
 
 
+def test_passes_that_go_on_at_once_are_no_later_epochs():
+    by_turns = sample()
+    by_turns.epochs[:] = np.arange(FIRST + LATER) % 2
+    by_turns.columns["batch/compute_ns"][:] = np.where(by_turns.epochs, 0.2, 20) * MS
+    assert why(by_turns) is None
+
+
 def test_what_the_page_cache_saves_it_saves_for_all_workers():
     cold = {"batch__device_ns": (50, 0), "batch__compute_ns": (8, 3)}
     assert why(sample(batch__device_ns=(50, 0))) is None

@@ -83,7 +83,8 @@ def _cheaper(sample: Sample) -> str:
     """
     first = sample.epochs == sample.epochs[0]
     later, told = ~first, "batches of later epochs are made in {} of the time of the first"
-    if first.all():  # they may be drawn from few samples, again and again
+    go_on_at_once = (np.diff(sample.epochs) < 0).any()  # passes over several loaders, in turn
+    if first.all() or go_on_at_once:  # they may be drawn from few samples, again and again
         quarters = np.arange(len(first)) * 4 // len(first)
         first, later = quarters == 0, quarters == 3
         told = "the last quarter of the batches is made in {} of the time of the first"
