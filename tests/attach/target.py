@@ -103,9 +103,13 @@ def attached(
     )
 
 
-def beginning(pid: int, words: list[str]) -> subprocess.Popen[str]:
-    """`trainobs attach` that goes on; returns once it is attached."""
-    command = [sys.executable, "-m", "trainobs", "attach", str(pid), *words]
+def beginning(pid: int, words: list[str], before: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """`trainobs attach` that goes on, maybe by another command; returns once it is attached.
+
+    Signals end it as usual, also where the tests run behind nohup.
+    """
+    reset = ["env", "--default-signal=HUP,INT"]
+    command = [*reset, *before, sys.executable, "-m", "trainobs", "attach", str(pid), *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stderr is not None
     assert "attached to process" in process.stderr.readline()

@@ -104,6 +104,18 @@ def test_a_signal_ends_it_with_a_complete_run_log(
     assert len(steps_of(tmp_path / "run").step()) > 20
 
 
+def test_it_goes_on_after_a_hangup_behind_nohup(
+    training: Target, tmp_path: Path, clean: None
+) -> None:
+    words = ["--for", "4", "--run-dir", str(tmp_path / "run")]
+    process = beginning(training.pid(), words, before=["nohup"])
+    process.send_signal(signal.SIGHUP)
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, told
+    assert "SIGHUP" not in told
+    assert summarize(RunLog.open(tmp_path / "run"))["metrics"]["step/duration_ns"]["sum"] > 3e9
+
+
 def test_the_last_steps_wait_like_those_before(
     training: Target, tmp_path: Path, clean: None
 ) -> None:

@@ -53,6 +53,8 @@ FETCH, OPTIMIZER, BACKWARD = Event.FETCH, Event.OPTIMIZER, Event.BACKWARD
         (seen(1, 1, 1, 1), None),  # a step alone is none
         (seen(2, 2, 2, 0.1), (FETCH, OPTIMIZER)),
         (seen(8, 2, 8, 0.1), (FETCH, OPTIMIZER)),  # accumulation
+        (seen(2, 2, 1, 30, turns=0), None),  # a GAN's first batch after a pause
+        (seen(9, 9, 1, 30, turns=0), (OPTIMIZER, BACKWARD)),  # a batch for many steps
         (seen(40, 1, 40, 5), None),  # an optimizer that steps seldom: wait
         (seen(40, 0, 40, 11), None),
         (seen(64, 0, 64, 9), None),

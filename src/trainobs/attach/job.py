@@ -97,7 +97,9 @@ class StopCondition:
     @contextmanager
     def on_signals(self) -> Iterator[None]:
         """Let Ctrl-C, and whoever ends this process in an orderly way, be a reason."""
-        asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        asked = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as behind nohup
+            asked.append(signal.SIGHUP)
         before = {number: signal.signal(number, self._asked) for number in asked}
         try:
             yield

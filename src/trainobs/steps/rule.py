@@ -163,6 +163,8 @@ def rule_for(seen: EventCounts) -> Rule | None:
     many = seen.steps >= STEPS_IN_A_TURN * (seen.own_turns + cut)
     if seen.has(Event.FETCH, Event.OPTIMIZER) and not many:
         return replace(BY_OPTIMIZER, tid=seen.tids[Event.OPTIMIZER]) if few else None
+    if seen.counts[Event.OPTIMIZER] and seen.counts[Event.FETCH] == 1 and not (seen.turns or many):
+        return None  # the first batch after a pause, however long: maybe several optimizers take it
     if seen.has(Event.OPTIMIZER, Event.BACKWARD) and (is_late or many):
         return Rule(Event.OPTIMIZER, Event.BACKWARD, _OPTIMIZERS, seen.tids[Event.OPTIMIZER])
     return _late_rule_for(seen) if is_late else None
