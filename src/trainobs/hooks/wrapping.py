@@ -18,6 +18,7 @@ from functools import wraps
 from itertools import chain
 from multiprocessing.process import BaseProcess
 from threading import get_ident, local
+from types import FrameType
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader
@@ -50,7 +51,7 @@ class _Wrapping:
     def wrap_loaders(self) -> None:
         """Wrap the loaders that make iterators of torch in a method of their own."""
         self._wrap(DataLoader, "__iter__", self._watched_iter)
-        self._wrap(DataLoader, "_get_iterator", self._watched_iter)  # Ultralytics calls it itself
+        self._wrap(DataLoader, "_get_iterator", self._watched_get)  # Ultralytics calls it itself
         stateful = sys.modules.get("torchdata.stateful_dataloader")
         if stateful:  # imported by now
             self._wrap(stateful.StatefulDataLoader, "__iter__", self._watched_iter)
@@ -69,8 +70,6 @@ class _Wrapping:
 
     def _watched_iter(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def watched_iter(loader: Any) -> Any:
-            if _starts.making is loader:  # its `__iter__` is told of
-                return make(loader)
             watches = self.told.get(get_ident(), ())
             if not watches:
                 self._note_elsewhere(loader)
@@ -79,21 +78,26 @@ class _Wrapping:
                 return make(loader)
             told = begun.told
             begin_ns, _starts.took_ns = time.monotonic_ns(), 0
-            outer, _starts.making = _starts.making, loader
             try:
                 with _marking(loader, begun.serial if begun.marked else None):
                     iterator = make(loader)
             except BaseException:
                 _safely(watches, _not_made, told)
                 raise
-            finally:
-                _starts.making = outer
             took_ns, workers_ns = time.monotonic_ns() - begin_ns, _starts.took_ns
             _safely(watches, _begin_pass, iterator, loader, begun, watches)
             observed = _safely(watches, _made, iterator, told, took_ns, workers_ns)
             return iterator if observed is None else observed
 
         return watched_iter
+
+    def _watched_get(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        watched = self._watched_iter(make)
+
+        def watched_get(loader: Any) -> Any:
+            return make(loader) if _is_in_iter(loader) else watched(loader)
+
+        return watched_get
 
     def _note_elsewhere(self, loader: Any) -> None:
         """A thread of which nobody is told goes through a loader."""
@@ -152,13 +156,30 @@ def is_told_of(loader: object) -> bool:
     return any(wrapping.is_outermost(type(loader)) for wrapping in _wrapped)
 
 
+def _is_in_iter(loader: Any) -> bool:
+    """Whether torch's `__iter__` of a loader goes on, which is told of.
+
+    By the frames: of anything kept, an exception of a signal's handler might leave it set.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        is_torchs = frame.f_globals.get("__name__") == DataLoader.__module__
+        if (
+            is_torchs
+            and frame.f_code.co_name == "__iter__"
+            and frame.f_locals.get("self") is loader
+        ):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class _Starts(local):
     took_ns = 0
-    making: Any = None
 
 
 _starts = _Starts()
-"""The loader whose iterator this thread makes, and what it took to start processes meanwhile."""
+"""What this thread took to start processes since it last began to make an iterator."""
 
 
 def _timed_start(start: Callable[[Any], None]) -> Callable[[Any], None]:
