@@ -261,8 +261,10 @@ def _child_processes() -> set[tuple[str, object]]:
 
 def _kill(processes: set[tuple[str, object]]) -> None:
     for _, child in processes:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, ChildProcessError):
             os.kill(int(str(child)), signal.SIGKILL)
+            # The next test is to find it dead from the beginning on, or it had a new zombie.
+            os.waitid(os.P_PID, int(str(child)), os.WEXITED | os.WNOWAIT)
 
 
 def _read(path: str) -> str:
