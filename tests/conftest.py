@@ -263,7 +263,7 @@ def _kill(processes: set[tuple[str, object]]) -> None:
     for _, child in processes:
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(int(str(child)), signal.SIGKILL)
-            # The next test is to find it dead from the beginning on, or it had a new zombie.
+            # Else it would die, and be a new zombie, in the next test.
             os.waitid(os.P_PID, int(str(child)), os.WEXITED | os.WNOWAIT)
 
 
